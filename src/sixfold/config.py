@@ -1,0 +1,151 @@
+"""Frozen configuration: one class per component, each part receives only its own.
+
+Every field is a *setting*: it has a default, a sentence of help and a flag derived from its name (`max_num_seqs` ->
+`--max-num-seqs`). The command line, the TOML file (`--config`), `sixfold doctor` and the docs are made from these
+fields, so none of them can drift. Resolved values are new objects; nothing is changed after it was built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from sixfold.errors import ConfigError
+
+__all__ = [
+    "BLOCK_SIZE",
+    "ApiConfig",
+    "CacheConfig",
+    "Config",
+    "ExecutorConfig",
+    "ModelConfig",
+    "SchedulerConfig",
+    "settings",
+]
+
+BLOCK_SIZE = 16
+"""Tokens in a KV block. One 64-byte vector holds 16 tokens x 2 bf16, so the kernels are built around it."""
+
+
+def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float | None = None) -> Any:
+    """A field with help, allowed values or a lower bound, for `settings()` and `check()`."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model, and under which name."""
+
+    model: str = setting("smollm2", "known name (see `sixfold list`), or path of a .gguf file")
+    served_model_name: str = setting("", "name in the API; default: the model as given")
+    max_model_len: int = setting(0, "longest prompt plus output in tokens; 0: the model's own context", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Who runs, and how much per step."""
+
+    max_num_seqs: int = setting(64, "choices that run at the same time", low=1)
+    max_num_batched_tokens: int = setting(256, "token budget of one step; prefill gets what decode leaves", low=1)
+    max_queued_requests: int = setting(0, "waiting requests before 429; 0: 4 x max_num_seqs", low=0)
+    max_queued_tokens: int = setting(0, "waiting prompt tokens before 429; 0: 64 x max_model_len", low=0)
+    scheduling_policy: str = setting("fcfs", "order of the queue", choices=("fcfs", "priority", "shortest", "fair"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The KV block pool."""
+
+    num_kv_blocks: int = setting(0, "blocks of 16 tokens; 0: from kv_cache_memory", low=0)
+    kv_cache_memory: str = setting("", "bytes for KV blocks, e.g. 2G; default: a quarter of the free memory at most")
+    kv_cache_dtype: str = setting("bfloat16", "element type of the KV cache", choices=("bfloat16", "float32"))
+    enable_prefix_caching: bool = setting(True, "reuse the KV blocks of equal prompt beginnings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorConfig:
+    """What computes."""
+
+    executor: str = setting("native", "what runs the model", choices=("native", "scripted"))
+    threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0)
+    activations: str = setting("int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32"))
+    pipeline_depth: int = setting(2, "steps outstanding at the worker: 1 or 2", low=1)
+    script: str = setting("", "scripted executor: JSON file with `tokens` and `script`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiConfig:
+    """The HTTP side."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port to listen on; 0: any free one", low=0)
+    api_server_count: int = setting(1, "API processes that share the port", low=1)
+    unknown_fields: str = setting("refuse", "unknown request fields: a 400, or named in a response header", choices=("refuse", "ignore"))
+    allowed_hosts: str = setting("", "more values of the Host header to accept, comma separated; `*` accepts all")
+    max_body_bytes: int = setting(4 << 20, "largest request body in bytes", low=1024)
+    max_connections: int = setting(4096, "open connections per API process", low=1)
+    header_timeout_s: float = setting(10.0, "seconds until a request's headers must be complete", low=0.1)
+    body_timeout_s: float = setting(60.0, "seconds until a request's body must be complete", low=0.1)
+    log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything, for the one place that builds the parts (`engine/launch.py`)."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
+    seed: int = setting(0, "pins the seeds that requests without one get, and the cache's hash key; 0: random")
+
+    def check(self) -> Config:
+        """Return self.
+
+        Raises:
+            ConfigError: a value is out of its range; `param` is the flag.
+        """
+        for name, (owner, f) in settings().items():
+            part = getattr(self, owner) if owner else self
+            value = getattr(part, f.name)
+            choices, low = f.metadata["choices"] if f.metadata else (), f.metadata.get("low")
+            if choices and value not in choices:
+                raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}", param=name)
+            if low is not None and value < low:
+                raise ConfigError(f"{name} is {value}; it must be at least {low}", param=name)
+        if self.executor.pipeline_depth > 2:
+            raise ConfigError("--pipeline-depth is at most 2", param="--pipeline-depth")
+        if self.api.port > 65535:
+            raise ConfigError("--port is at most 65535", param="--port")
+        return self
+
+    @classmethod
+    def from_flat(cls, values: dict[str, Any]) -> Config:
+        """Build from `{"max_num_seqs": 8, ...}`.
+
+        Raises:
+            ConfigError: unknown name, or a value out of range.
+        """
+        known = {f.name: owner for owner, f in settings().values()}
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}", param=name)
+            parts.setdefault(known[name], {})[name] = value
+        top = parts.pop("", {})
+        built = {f.name: f.default_factory(**parts.get(f.name, {})) for f in dataclasses.fields(cls) if f.name != "seed"}  # type: ignore[misc]
+        return cls(**built, **top).check()
+
+
+def settings() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    """Flag -> (field of `Config` that owns it, or "" for Config itself; the dataclass field), in order."""
+    found: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+    for part in dataclasses.fields(Config):
+        if part.metadata:
+            found["--" + part.name.replace("_", "-")] = ("", part)
+        else:
+            for f in dataclasses.fields(part.default_factory):  # type: ignore[arg-type]
+                found["--" + f.name.replace("_", "-")] = (part.name, f)
+    return found

@@ -1,0 +1,139 @@
+"""The one exception tree. `api/errors.py` holds the one table from these to HTTP.
+
+    SixfoldError
+    |- InvalidRequest            the caller's fault; names the field
+    |  `- ContextLengthExceeded  prompt (+ max_tokens) does not fit the model or the block pool
+    |- PayloadTooLarge           body, header or list above its documented limit
+    |- BodyTimeout               the body did not arrive in time
+    |- ModelNotFound             no such model here
+    |- Unauthorized              missing or wrong key
+    |- NotAllowed                host, method or content type refused
+    |- RouteNotFound             no such path
+    |- Overloaded                a bounded queue is full; carries `retry_after_s`
+    |- NotReady                  starting, draining or restarting; carries `retry_after_s`
+    |- DeadlineExceeded          the request's own deadline passed
+    |- RequestFailed             this request failed inside the server (NaN logits, poisoned); others live
+    |- EngineDead                the engine or a worker is gone
+    |- ModelFileError            a model file is truncated, hostile or of an unsupported kind
+    |- DownloadError             a model could not be fetched or its digest is wrong
+    |- ConfigError               a flag or a configuration value cannot be used; names it
+    `- ProtocolError             bytes between our own processes that break the protocol
+
+Every class can be raised with a message that is fit for the user: no paths of ours, no internals.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BodyTimeout",
+    "ConfigError",
+    "ContextLengthExceeded",
+    "DeadlineExceeded",
+    "DownloadError",
+    "EngineDead",
+    "InvalidRequest",
+    "ModelFileError",
+    "ModelNotFound",
+    "NotAllowed",
+    "NotReady",
+    "Overloaded",
+    "PayloadTooLarge",
+    "ProtocolError",
+    "RequestFailed",
+    "RouteNotFound",
+    "SixfoldError",
+    "Unauthorized",
+]
+
+
+class SixfoldError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: one sentence for the user.
+        param: the field at fault, as the caller wrote it (`messages[0].content`), or None.
+        code: a short machine-readable cause (`context_length_exceeded`), or None.
+        retry_after_s: when trying again makes sense, in seconds, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(SixfoldError):
+    """The request cannot be served as written; `param` names the field."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt, or prompt plus `max_tokens`, is longer than the model or the block pool allows."""
+
+
+class PayloadTooLarge(SixfoldError):
+    """Something the client sent is above a documented size limit."""
+
+
+class BodyTimeout(SixfoldError):
+    """The request body did not arrive before its deadline."""
+
+
+class ModelNotFound(SixfoldError):
+    """The named model is not served or not known."""
+
+
+class Unauthorized(SixfoldError):
+    """No key, or a wrong one."""
+
+
+class NotAllowed(SixfoldError):
+    """Host, method or content type is refused."""
+
+
+class RouteNotFound(SixfoldError):
+    """No such path."""
+
+
+class Overloaded(SixfoldError):
+    """A bounded queue is full. Trying again later makes sense."""
+
+
+class NotReady(SixfoldError):
+    """The server is starting, draining or restarting."""
+
+
+class DeadlineExceeded(SixfoldError):
+    """The request's own deadline passed before it was done."""
+
+
+class RequestFailed(SixfoldError):
+    """This one request failed inside the server; no other request is affected."""
+
+
+class EngineDead(SixfoldError):
+    """The engine, or a worker that it needs, is gone."""
+
+
+class ModelFileError(SixfoldError):
+    """A model file is truncated, inconsistent or of an unsupported kind."""
+
+
+class DownloadError(SixfoldError):
+    """A model could not be fetched, or what arrived has the wrong digest."""
+
+
+class ConfigError(SixfoldError):
+    """A flag, environment variable or configuration entry cannot be used; `param` names it."""
+
+
+class ProtocolError(SixfoldError):
+    """Bytes between our own processes that break the protocol: a bug, never user input."""

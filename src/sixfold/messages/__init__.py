@@ -1,0 +1,48 @@
+"""The vocabulary that crosses borders: frozen structs, no behaviour.
+
+Runs in: every process. Owns: nothing. May import: errors. Start reading at: request.py, then step.py, output.py.
+"""
+
+from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
+from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
+from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
+from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Sampling
+from sixfold.messages.step import (
+    PROMPT_LOGPROBS,
+    SAMPLE,
+    RowStatus,
+    SlotAdmit,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+
+__all__ = [
+    "PROMPT_LOGPROBS",
+    "SAMPLE",
+    "Abort",
+    "Admitted",
+    "BlockId",
+    "EngineEpoch",
+    "EngineStats",
+    "Finish",
+    "FinishAt",
+    "FinishReason",
+    "GenerateRequest",
+    "Hello",
+    "OutputBatch",
+    "Rejected",
+    "RequestId",
+    "RowStatus",
+    "Sampling",
+    "SlotAdmit",
+    "SlotIndex",
+    "StepId",
+    "StepPlan",
+    "StepResult",
+    "TokenDelta",
+    "TokenId",
+    "TokenLogprobs",
+    "Welcome",
+    "WorkerFacts",
+]

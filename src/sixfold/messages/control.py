@@ -1,0 +1,80 @@
+"""Control messages between processes: greetings, verdicts, statistics, shutdown."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Admitted", "EngineStats", "Hello", "Rejected", "Welcome", "WorkerFacts"]
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First frame of every connection."""
+
+    protocol: int
+    role: str
+    """`api-control`, `api-outputs`, `worker-control` or `worker-steps`."""
+    instance: int
+    """Random, one per process start: two connections of one process carry the same one."""
+    config_digest: str
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, tag="worker_facts"):
+    """What a worker can hold, told once its weights are loaded."""
+
+    pid: int
+    num_blocks: int
+    max_slots: int
+    max_model_len: int
+    isa: str
+    bytes_weights: int
+    bytes_kv: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The engine's answer to an API process."""
+
+    engine_epoch: int
+    worker: WorkerFacts
+
+
+class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+    """The request is in the queue; exactly one terminal event per choice will follow."""
+
+    uid: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """The request was refused; nothing of it remains in the engine. This is its terminal event."""
+
+    uid: int
+    error: str
+    """Class name in `sixfold.errors`."""
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
+    """A snapshot of the engine; counters only ever rise within an epoch."""
+
+    engine_epoch: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    """Unreferenced but retained for reuse. free + cached + held = total."""
+    steps: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    """Prompt tokens of admitted requests."""
+    cached_tokens: int = 0
+    """Of these, found in the prefix cache."""
+    generated_tokens: int = 0
+    wasted_rows: int = 0
+    """Rows that were computed and dropped, because their request had ended."""
+    mixed_steps: int = 0
+    """Steps that held prefill and decode rows together."""
+    finished: dict[str, int] = {}
+    """Finish reason -> choices."""
