@@ -8,9 +8,9 @@
 
 A string is a u64 length and that many bytes of UTF-8; an array is u32 element type, u64 count, elements.
 
-The file is mapped, never read as a whole. Everything in it is hostile until checked: each count, length, offset, type and
-alignment is compared with what the file can hold before it is used, so a broken file costs a `ModelFileError` and no
-memory. Arrays of strings (a vocabulary has a hundred thousand) are stepped over when the file is opened and decoded
+The file is mapped, never read as a whole. Everything in it is hostile until checked: each count, length, offset, type
+and alignment is compared with what the file can hold before it is used, so a broken file costs a `ModelFileError` and
+no memory. Arrays of strings (a vocabulary has a hundred thousand) are stepped over when the file is opened and decoded
 when somebody asks: a worker wants the weights only.
 
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -23,7 +23,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -446,9 +446,8 @@ def _size(name: str, kind: TensorType, dims: list[int]) -> int:
 
 
 def _check_disjoint(tensors: dict[str, TensorInfo]) -> None:
-    by_offset: Callable[[TensorInfo], int] = lambda info: info.offset  # noqa: E731
     end, owner = 0, ""
-    for info in sorted(tensors.values(), key=by_offset):
+    for info in sorted(tensors.values(), key=lambda tensor: tensor.offset):
         if info.offset < end:
             raise ModelFileError(f"tensors {owner} and {info.name} overlap")
         end, owner = info.offset + info.n_bytes, info.name

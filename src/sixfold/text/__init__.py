@@ -1,0 +1,13 @@
+"""Text and token ids: the tokenizer and the chat template. The only package that knows the tokenizer library.
+
+Runs in: the API process, and whatever process `LLM` runs in.
+Owns: nothing that changes after it was built; any thread may use it.
+May import: model_file, errors.
+Start reading at: tokenizer.py, then chat_template.py.
+"""
+
+from sixfold.text.byte_tokenizer import byte_tokenizer
+from sixfold.text.gguf_vocabulary import gguf_tokenizer
+from sixfold.text.tokenizer import Tokenizer
+
+__all__ = ["Tokenizer", "byte_tokenizer", "gguf_tokenizer"]

@@ -1,0 +1,138 @@
+"""Text to token ids and back, whatever the vocabulary is made of.
+
+A vocabulary has *control* tokens (`<|im_start|>`) that steer the model, and ordinary ones. Text never becomes a control
+token by itself: a `Tokenizer` finds the literals of control tokens only when asked to (`parse_control=True`), and the
+encoder of ordinary text below it cannot produce their ids. Whoever passes on text of a user chooses.
+
+Two makers: `gguf_tokenizer` (a model file's vocabulary) and `byte_tokenizer` (no file, for tests and the scripted
+executor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from sixfold.errors import InvalidRequest
+from sixfold.text.literals import LiteralSplitter
+
+__all__ = ["TextEncoder", "Tokenizer"]
+
+
+class TextEncoder(Protocol):
+    """Encodes ordinary text; never gives the id of a control token."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """One list of ids per text. Texts hold no lone surrogates."""
+        ...
+
+
+class Tokenizer:
+    """Immutable; any thread may use it."""
+
+    def __init__(
+        self,
+        *,
+        encoder: TextEncoder,
+        token_bytes: Sequence[bytes],
+        control: Mapping[str, int],
+        end_ids: Iterable[int] = (),
+        bos_id: int | None = None,
+        adds_bos: bool = False,
+        eos_id: int | None = None,
+    ) -> None:
+        """
+        Args:
+            encoder: for text without control tokens.
+            token_bytes: [n_vocab] what each id stands for; for a control token its literal.
+            control: literal -> id.
+            end_ids: ids that end a turn.
+            bos_id: first id of a sequence, for models that want one.
+            adds_bos: whether this model wants it.
+            eos_id: the one end id to show where only one can be shown.
+        """
+        self.token_bytes = token_bytes
+        self.control: Mapping[str, int] = dict(control)
+        self.control_ids = frozenset(control.values())
+        self.end_ids = frozenset(end_ids)
+        self.bos_id = bos_id
+        self.adds_bos = adds_bos and bos_id is not None
+        self.eos_id = eos_id
+        self._encoder = encoder
+        self.control_literals = LiteralSplitter(self.control)
+
+    @property
+    def n_vocab(self) -> int:
+        """Ids that can be decoded: [0, n_vocab). A model's logits may be wider."""
+        return len(self.token_bytes)
+
+    def encode(self, text: str, *, parse_control: bool, add_bos: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            text: anything but lone surrogates.
+            parse_control: whether the literals of control tokens become control tokens.
+            add_bos: put the BOS id in front where the model wants one; it is never doubled.
+
+        Raises:
+            InvalidRequest: the text holds a lone surrogate.
+        """
+        return self.encode_batch([text], parse_control=parse_control, add_bos=add_bos)[0]
+
+    def encode_batch(self, texts: Sequence[str], *, parse_control: bool, add_bos: bool = True) -> list[list[int]]:
+        """`encode` of each text, in one call of the library (which lets other threads run meanwhile)."""
+        for text in texts:
+            check_text(text)
+        if not parse_control:
+            found = self._encoder.encode_batch(texts)
+        else:
+            found = self.encode_parts([self.control_literals.split(text) for text in texts])
+        if add_bos:
+            for ids in found:
+                self.lead_with_bos(ids)
+        return found
+
+    def encode_parts(self, batch: Sequence[Sequence[str | int]]) -> list[list[int]]:
+        """Ids of texts that are already taken apart: strings are ordinary text, integers are ids. No BOS is added."""
+        plain = [part for parts in batch for part in parts if isinstance(part, str)]
+        encoded = iter(self._encoder.encode_batch(plain) if plain else ())
+        found: list[list[int]] = []
+        for parts in batch:
+            ids: list[int] = []
+            for part in parts:
+                if isinstance(part, str):
+                    ids.extend(next(encoded))
+                else:
+                    ids.append(part)
+            found.append(ids)
+        return found
+
+    def lead_with_bos(self, ids: list[int]) -> None:
+        """Put the BOS id in front of `ids` where the model wants one and it is not there yet."""
+        if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The full decode: bytes of all ids joined, invalid UTF-8 replaced by U+FFFD. Ids outside the vocabulary are
+        an IndexError: they must have been refused before.
+        """
+        table, control = self.token_bytes, self.control_ids if skip_special else frozenset()
+        return b"".join([table[token] for token in ids if token not in control]).decode("utf-8", "replace")
+
+    def is_control(self, token: int) -> bool:
+        """Whether the id is a control token."""
+        return token in self.control_ids
+
+    def piece(self, token: int) -> str:
+        """One token as text, for people; bytes that are no whole character become U+FFFD."""
+        return self.token_bytes[token].decode("utf-8", "replace")
+
+
+def check_text(text: str) -> None:
+    """Raise InvalidRequest when the text holds a lone surrogate: it has no UTF-8 form, hence no tokens."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text holds a lone surrogate at character {error.start}; it is not valid Unicode"
+        ) from error
