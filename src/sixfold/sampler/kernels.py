@@ -1,0 +1,100 @@
+"""The face of the row kernels, and their NumPy form; `sixfold._native` offers the same functions compiled.
+
+Everything here takes many rows at once and knows nothing of slots.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sixfold.sampler import reference
+from sixfold.sampler.philox import random64
+
+__all__ = ["ROW_PARAMS", "NumpyKernels", "RowKernels", "find_native"]
+
+ROW_PARAMS = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("top_p", np.float64),  # 1 is off
+        ("inverse_temperature", np.float32),  # 0 is greedy
+        ("log_min_p", np.float32),  # -inf is off
+        ("top_k", np.int32),  # 0 is off
+        ("choice", np.uint32),
+    ]
+)
+"""What one row's draw depends on, beside its logits and position. 32 bytes; `RowParams` in native/kernels/sample.h."""
+
+Logits = npt.NDArray[np.float32]
+Scores = tuple[npt.NDArray[np.float64], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]
+
+
+class RowKernels(Protocol):
+    """Logits are float32 [n_rows, n_vocab]; a row is contiguous, rows may be apart."""
+
+    def usable_rows(self, logits: Logits) -> npt.NDArray[np.uint8]:
+        """[n_rows] 1 where no logit is NaN and the highest is finite."""
+
+    def draw_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        """[n_rows] The token of each row, -1 for an unusable one.
+
+        Args:
+            params: [n_rows] of `ROW_PARAMS`.
+            positions: [n_rows] absolute index of the token that is drawn.
+        """
+
+    def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
+        """Log-probabilities of raw logits.
+
+        Args:
+            targets: [n_rows] token to score, one in each row.
+            n_top: alternatives, at most n_vocab.
+
+        Returns:
+            logprob [n_rows], rank [n_rows] (-1 for an unusable row, whose other entries mean nothing), ids of the
+            likeliest tokens [n_rows, n_top] and their logprobs.
+        """
+
+
+class NumpyKernels:
+    """The reference, row by row."""
+
+    def usable_rows(self, logits: Logits) -> npt.NDArray[np.uint8]:
+        usable: npt.NDArray[np.uint8] = np.isfinite(logits.max(axis=1)).astype(np.uint8)
+        return usable
+
+    def draw_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        out = np.full(len(logits), -1, np.int32)
+        for i, row in enumerate(logits):
+            p = params[i]
+            how = reference.Filter(p["inverse_temperature"], int(p["top_k"]), float(p["top_p"]), p["log_min_p"])
+            token_id = reference.pick(row, how, random64(int(p["seed"]), int(p["choice"]), int(positions[i])))
+            out[i] = -1 if token_id is None else token_id
+        return out
+
+    def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
+        n_rows = len(logits)
+        logprobs = np.full(n_rows, reference.LOGPROB_FLOOR)
+        ranks = np.full(n_rows, -1, np.int32)
+        top_ids = np.zeros((n_rows, n_top), np.int32)
+        top_logprobs = np.full((n_rows, n_top), reference.LOGPROB_FLOOR)
+        for i, row in enumerate(logits):
+            if reference.is_usable(row):
+                logprobs[i], ranks[i], top_ids[i], top_logprobs[i] = reference.logprobs(row, int(targets[i]), n_top)
+        return logprobs, ranks, top_ids, top_logprobs
+
+
+def find_native() -> RowKernels | None:
+    """The compiled kernels, or None where the extension is missing or older than this file."""
+    try:
+        native = importlib.import_module("sixfold._native")
+    except ImportError:
+        return None
+    return cast("RowKernels | None", getattr(native, "sampler", None))

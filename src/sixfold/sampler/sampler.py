@@ -1,0 +1,192 @@
+"""`Sampler`: the worker's part that turns rows of logits into tokens, with one state per slot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sixfold.messages import RowStatus, Sampling, SlotAdmit, TokenLogprobs
+from sixfold.sampler.adjustments import Adjustments
+from sixfold.sampler.kernels import ROW_PARAMS, NumpyKernels, RowKernels, find_native
+from sixfold.sampler.reference import LOGPROB_FLOOR
+
+__all__ = ["Draws", "Sampler"]
+
+Indices = Sequence[int] | npt.NDArray[np.integer]
+
+TEMPERATURE_MIN = 1e-6
+"""Lower temperatures, except 0, count as this one: the inverse stays finite in float32."""
+
+
+class Draws(NamedTuple):
+    """What `Sampler.sample` drew."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[n_rows] The token, or -1 where `status` is not OK."""
+    status: npt.NDArray[np.uint8]
+    """[n_rows] `RowStatus`."""
+    logprobs: dict[int, TokenLogprobs]
+    """Row -> of its token, where the slot asks for them and the row is OK."""
+
+
+class _Slot:
+    """One choice's state. `n_generated` and the penalty counts advance in `Sampler.observe` alone."""
+
+    __slots__ = ("adjustments", "n_generated", "n_logprobs", "n_prompt")
+
+    def __init__(self, admit: SlotAdmit) -> None:
+        n_prompt = admit.n_prompt_original
+        prompt, output = admit.token_ids[:n_prompt], admit.token_ids[n_prompt:]
+        self.n_prompt = n_prompt
+        self.n_generated = len(output)
+        self.n_logprobs = admit.sampling.logprobs
+        self.adjustments = Adjustments(admit.sampling, prompt, output)
+
+
+class Sampler:
+    """Draws tokens for the slots of one worker. Not thread-safe: the worker's step thread owns it.
+
+    Args:
+        max_slots: slots are in [0, max_slots).
+        n_vocab: width of the logits.
+        kernels: the row kernels; None takes the compiled ones where they exist, else NumPy.
+    """
+
+    def __init__(self, max_slots: int, n_vocab: int, *, kernels: RowKernels | None = None) -> None:
+        self._n_vocab = n_vocab
+        self._kernels: RowKernels = kernels or find_native() or NumpyKernels()
+        self._slots: list[_Slot | None] = [None] * max_slots
+        self._params: npt.NDArray[np.void] = np.zeros(max_slots, ROW_PARAMS)
+        self._special = np.zeros(max_slots, np.bool_)  # slot -> needs work beside the draw: adjustments or logprobs
+
+    def admit(self, slot: int, admit: SlotAdmit) -> None:
+        """Start, resume or replay a choice in a slot; whatever the slot held is forgotten."""
+        state = _Slot(admit)
+        self._slots[slot] = state
+        self._params[slot] = _row_params(admit.sampling, admit.choice)
+        self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+
+    def free(self, slot: int) -> None:
+        """Forget a slot; a free one stays free."""
+        self._slots[slot] = None
+        self._special[slot] = False
+
+    def needs_logits(self, slot: int) -> bool:
+        """Whether the next token of the slot needs the row of logits; False where its highest one is enough."""
+        return bool(self._params["inverse_temperature"][slot] != 0 or self._special[slot])
+
+    def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
+        """Draw one token for each row.
+
+        Args:
+            slots: [n_rows] admitted slots.
+            logits: [n_rows, n_vocab] raw logits; a row is contiguous. Rows of slots with adjustments are overwritten.
+            positions: [n_rows] absolute index of the token that is drawn (prompt length for the first one).
+        """
+        slot_index = np.asarray(slots, np.intp)
+        position = np.asarray(positions, np.int64)
+        raw: dict[int, npt.NDArray[np.float32]] = {}
+        unusable: list[int] = []
+        special = np.flatnonzero(self._special[slot_index]).tolist()
+        if special and not logits.flags.writeable:
+            logits = logits.copy()
+        for i in special:
+            self._adjust(i, self._state(int(slot_index[i])), logits[i], int(position[i]), raw, unusable)
+        token_ids = self._kernels.draw_rows(logits, self._params[slot_index], position)
+        token_ids[unusable] = -1
+        status = np.where(token_ids < 0, RowStatus.NAN_LOGITS, RowStatus.OK).astype(np.uint8)
+        logprobs: dict[int, TokenLogprobs] = {}
+        for i in special:
+            n_top = self._state(int(slot_index[i])).n_logprobs
+            if n_top is not None and token_ids[i] >= 0:
+                row = raw.get(i)
+                row = logits[i] if row is None else row
+                logprobs[i] = self.score(row[np.newaxis], token_ids[i : i + 1], n_top)[0]
+        return Draws(token_ids, status, logprobs)
+
+    def observe(self, slots: Indices, token_ids: Indices) -> None:
+        """Advance the slots by one drawn token each, greedy ones included. Rows with a negative id are skipped."""
+        for slot, token_id in zip(_ints(slots), _ints(token_ids), strict=True):
+            state = self._slots[slot]
+            if state is None or token_id < 0:
+                continue
+            state.n_generated += 1
+            if self._special[slot]:
+                state.adjustments.observe(token_id)
+                self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+
+    def score(self, logits: npt.NDArray[np.float32], targets: Indices, n_top: int) -> list[TokenLogprobs]:
+        """Log-probabilities of given tokens under raw logits; for the prompt, and for drawn tokens.
+
+        Args:
+            logits: [n_rows, n_vocab] raw; not changed.
+            targets: [n_rows] a token for each row.
+            n_top: alternatives to report.
+
+        Returns:
+            [n_rows]; an unusable row (see `usable`) has the floor, rank 0 and no alternatives.
+        """
+        n_top = min(n_top, self._n_vocab)
+        columns = self._kernels.score_rows(logits, np.asarray(targets, np.int32), n_top)
+        logprobs, ranks, top_ids, top_logprobs = (column.tolist() for column in columns)
+        return [
+            TokenLogprobs(logprobs[i], ranks[i], top_ids[i], top_logprobs[i])
+            if ranks[i] >= 0
+            else TokenLogprobs(LOGPROB_FLOOR, 0, [], [])
+            for i in range(len(ranks))
+        ]
+
+    def usable(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+        """[n_rows] Whether a row of raw logits holds no NaN and its highest value is finite."""
+        return self._kernels.usable_rows(logits).astype(np.bool_)
+
+    def check(self) -> None:
+        """Raise AssertionError when the two views of a slot disagree."""
+        for slot, state in enumerate(self._slots):
+            expected = state is not None and (
+                state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+            )
+            assert self._special[slot] == expected, f"slot {slot}"
+
+    def _state(self, slot: int) -> _Slot:
+        state = self._slots[slot]
+        if state is None:
+            raise KeyError(f"slot {slot} was not admitted")
+        return state
+
+    def _adjust(
+        self,
+        i: int,
+        state: _Slot,
+        row: npt.NDArray[np.float32],
+        position: int,
+        raw: dict[int, npt.NDArray[np.float32]],
+        unusable: list[int],
+    ) -> None:
+        """Steps 1 to 3 for row `i`; keeps the raw row where logprobs want it."""
+        n_generated = position - state.n_prompt
+        if not state.adjustments.pending(n_generated):
+            return
+        if not self._kernels.usable_rows(row[np.newaxis])[0]:
+            unusable.append(i)  # a mask could hide the fault
+            return
+        if state.n_logprobs is not None:
+            raw[i] = row.copy()
+        state.adjustments.apply(row, n_generated)
+
+
+def _row_params(sampling: Sampling, choice: int) -> tuple[int, float, float, float, int, int]:
+    """One record of `ROW_PARAMS`."""
+    temperature = sampling.temperature
+    inverse = 0.0 if temperature == 0 else 1.0 / max(temperature, TEMPERATURE_MIN)
+    log_min_p = math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+    seed = sampling.seed & (2**64 - 1)
+    return seed, sampling.top_p, inverse, log_min_p, max(0, sampling.top_k), choice
+
+
+def _ints(values: Indices) -> list[int]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
