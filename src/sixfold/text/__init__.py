@@ -7,7 +7,8 @@ Start reading at: tokenizer.py, then chat_template.py.
 """
 
 from sixfold.text.byte_tokenizer import byte_tokenizer
+from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate
 from sixfold.text.gguf_vocabulary import gguf_tokenizer
 from sixfold.text.tokenizer import Tokenizer
 
-__all__ = ["Tokenizer", "byte_tokenizer", "gguf_tokenizer"]
+__all__ = ["CHATML", "RESERVED_NAMES", "ChatTemplate", "Tokenizer", "byte_tokenizer", "gguf_tokenizer"]
