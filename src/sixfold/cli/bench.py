@@ -1,0 +1,147 @@
+"""`sixfold bench`: tokens per second of a model on this machine, and what the machine could do at best."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sixfold.cli.models import ensure_model
+from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sixfold.llm import LLM
+
+__all__ = ["bench"]
+
+
+def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """`1,8,32` -> (1, 8, 32)."""
+    try:
+        counts = tuple(int(part) for part in value.split(",") if part.strip())
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers like 1,8,32", param=param) from None
+    if any(count < 1 for count in counts):
+        raise click.BadParameter("every number must be at least 1", param=param)
+    return tuple(dict.fromkeys(counts))
+
+
+@click.command(short_help="Measure tokens per second.")
+@click.argument("model", required=False)
+@click.option(
+    "--prefill", metavar="N,N,...", callback=_counts, default="512", show_default=True, help="Prompt lengths to time."
+)
+@click.option(
+    "--decode", metavar="N,N,...", callback=_counts, default="1,8,32,64", show_default=True, help="Batch sizes to time."
+)
+@click.option("--prompt-tokens", type=click.IntRange(1), default=128, show_default=True, help="Prompt before decoding.")
+@click.option("--output-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens each decodes.")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Prefills; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@setting_options(*LOCAL)
+def bench(
+    model: str | None,
+    prefill: tuple[int, ...],
+    decode: tuple[int, ...],
+    prompt_tokens: int,
+    output_tokens: int,
+    repeat: int,
+    as_json: bool,
+    config_file: Path | None,
+    **flags: Any,
+) -> int:
+    """Measure MODEL (default: smollm2): prefill of one prompt, then decoding alone at several batch sizes.
+
+    The figures come from the scheduler, worker and sampler that serve requests, in one process and without HTTP.
+    `tokens_sha256` is the hash of the greedy tokens of the first prompt; equal builds give equal hashes.
+    """
+    resolved = resolve({"model": model, **flags}, config_file)
+    name = resolved.config.model.model
+    if resolved.config.executor.executor != "scripted":
+        ensure_model(name)
+    chosen = resolved.chosen()
+    # Room for the largest batch, unless the user said otherwise.
+    chosen.setdefault("max_num_seqs", max(resolved.config.scheduler.max_num_seqs, *decode, 1))
+    from sixfold.llm import LLM
+
+    with LLM(**{**chosen, "model": name}) as llm:
+        report = _measure(llm, prefill, decode, prompt_tokens, output_tokens, repeat)
+    report = {"model": name, "settings": resolved.chosen(), **report}
+    if as_json:
+        click.echo(json.dumps(report))
+    else:
+        _print_table(report)
+    return 0
+
+
+def _measure(
+    llm: LLM, prefill: tuple[int, ...], decode: tuple[int, ...], prompt_tokens: int, output_tokens: int, repeat: int
+) -> dict[str, Any]:
+    from sixfold.cli.machine import cpu_name, measured_limits
+    from sixfold.cli.measurement import Prompts, measure_decode, measure_prefill, tokens_sha256
+
+    core = llm.core
+    facts = core.executor.facts
+    longest = max((*prefill, *(prompt_tokens + output_tokens for _ in decode)), default=0)
+    if longest >= facts.max_model_len:
+        raise ConfigError(
+            f"{longest} tokens do not fit the model's context of {facts.max_model_len}", param="--prefill"
+        )
+    prompts = Prompts([i for i in range(llm.tokenizer.n_vocab) if not llm.tokenizer.is_control(i)])
+    measure_decode(core, prompts, 1, prompt_tokens=32, output_tokens=16)  # warm-up: page faults, thread start
+
+    speeds: dict[str, float] = {}
+    for n_tokens in prefill:
+        speeds[f"prefill_{n_tokens}"] = round(measure_prefill(core, prompts, n_tokens, repeat), 1)
+    outputs: list[list[int]] = []
+    agree = True
+    for batch in decode:
+        run = measure_decode(core, prompts, batch, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        speeds[f"decode_{batch}"] = round(run.tokens_per_s, 1)
+        shared = min(len(outputs), len(run.outputs))
+        agree = agree and outputs[:shared] == run.outputs[:shared]
+        outputs = max(outputs, run.outputs, key=len)
+    return {
+        **speeds,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "prompt_token_ids": prompts.make("decode", 0, prompt_tokens),
+        "tokens_sha256": tokens_sha256(outputs[0]) if outputs else None,
+        "tokens_agree": agree,
+        "limits": measured_limits(len(os.sched_getaffinity(0))),
+        "bytes_weights": facts.bytes_weights,
+        "isa": facts.isa,
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{report['model']} on {report['cpu']} ({report['cores']} cores, {report['isa']})"
+    table = Table(title=title, title_justify="left")
+    table.add_column("measured")
+    table.add_column("tokens/s", justify="right")
+    table.add_column("what it is")
+    for key, value in report.items():
+        kind, _, count = key.partition("_")
+        if kind == "prefill" and count.isdigit():
+            table.add_row(key, f"{value:,.1f}", f"a prompt of {count} tokens")
+        elif kind == "decode" and count.isdigit():
+            after = f"after {report['prompt_tokens']}-token prompts"
+            table.add_row(key, f"{value:,.1f}", f"{count} sequences together, {after}")
+    console = Console()
+    console.print(table)
+    for name, value in report["limits"].items():
+        if value is not None:
+            console.print(f"{name}: {value:,.1f}", highlight=False)
+    agree = "equal in every batch" if report["tokens_agree"] else "NOT EQUAL in every batch"
+    console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})", highlight=False, soft_wrap=True)

@@ -1,0 +1,208 @@
+"""`sixfold chat` and `sixfold run`: the whole server in this process, answering in the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from sixfold.cli.models import ensure_model
+from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.errors import ContextLengthExceeded, InvalidRequest, SixfoldError
+
+if TYPE_CHECKING:
+    from sixfold.detokenizer import ChoiceDelta
+    from sixfold.llm import LLM
+    from sixfold.sampling_params import SamplingParams
+
+__all__ = ["chat", "run"]
+
+HELP = "/reset forgets the conversation, /exit leaves. Ctrl-C stops an answer."
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Message = dict[str, str]
+
+
+def _sampling_options(command: Command) -> Command:
+    """Decorator: the flags of one answer, not of the server."""
+    options: tuple[Callable[[Command], Command], ...] = (
+        click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
+        click.option("--top-p", type=float, default=0.95, show_default=True, help="Nucleus of the draw."),
+        click.option("--temperature", type=float, default=0.7, show_default=True, help="0 is greedy."),
+        click.option("--max-tokens", type=int, default=None, help="Longest answer, in tokens."),
+        click.option("--system", default="", help="System message that opens the conversation."),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Talk to a model in the terminal.")
+@click.argument("model", required=False)
+@_sampling_options
+@setting_options(*LOCAL)
+def chat(model: str | None, config_file: Path | None, system: str, **options: Any) -> int:
+    """Talk to MODEL (default: smollm2) in the terminal.
+
+    /reset forgets the conversation, /exit or Ctrl-D leaves. Ctrl-C stops an answer; at the prompt, twice, it leaves.
+    """
+    params, flags = _split(options)
+    with _loaded(model, config_file, flags) as llm:
+        _require_template(llm)
+        if sys.stdin.isatty():
+            click.echo(HELP)
+        _converse(llm, params, [{"role": "system", "content": system}] if system else [])
+    return 0
+
+
+@click.command(short_help="Answer one prompt and exit.")
+@click.argument("model")
+@click.argument("prompt")
+@click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the model's chat template.")
+@_sampling_options
+@setting_options(*LOCAL)
+def run(model: str, prompt: str, raw: bool, config_file: Path | None, system: str, **options: Any) -> int:
+    """Answer PROMPT with MODEL and exit. PROMPT `-` reads it from standard input."""
+    params, flags = _split(options)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if raw and system:
+        raise click.UsageError("--system has no place in --raw: put it into the prompt.")
+    with _loaded(model, config_file, flags) as llm:
+        if not raw:
+            _require_template(llm)
+        messages = [{"role": "system", "content": system}] if system else []
+        asked: str | list[Message] = text if raw else [*messages, {"role": "user", "content": text}]
+        _, stopped = _answer(llm, asked, params)
+    return 130 if stopped else 0
+
+
+def _split(options: dict[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+    from sixfold.sampling_params import SamplingParams
+
+    wanted = {name: options.pop(name) for name in ("max_tokens", "temperature", "top_p", "top_k")}
+    return SamplingParams(**wanted), options
+
+
+@contextmanager
+def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any]) -> Iterator[LLM]:
+    resolved = resolve({"model": model, **flags}, config_file)
+    name = resolved.config.model.model
+    if resolved.config.executor.executor != "scripted":
+        ensure_model(name)
+    from sixfold.llm import LLM
+
+    with LLM(**{**resolved.chosen(), "model": name}) as llm:
+        yield llm
+
+
+def _require_template(llm: LLM) -> None:
+    if llm.text.chat_template is None:
+        raise InvalidRequest(
+            f"{llm.text.name} has no chat template; `sixfold run --raw` continues a text with it", param="messages"
+        )
+
+
+def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
+    messages = list(opening)
+    interrupted = False
+    while True:
+        try:
+            line = _read_line()
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            if interrupted:
+                click.echo()
+                return
+            click.echo("\n(Ctrl-C again leaves)")
+            interrupted = True
+            continue
+        interrupted = False
+        if not line.strip():
+            continue
+        if line.startswith("/"):
+            if line.strip() == "/exit":
+                return
+            if line.strip() == "/reset":
+                messages = list(opening)
+                click.echo("(forgotten)")
+            else:
+                click.echo(HELP)
+            continue
+        messages = _turn(llm, params, messages, line)
+
+
+def _read_line() -> str:
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+    import readline  # noqa: F401  history and line editing for input()
+
+    return input("> ")
+
+
+def _turn(llm: LLM, params: SamplingParams, messages: list[Message], line: str) -> list[Message]:
+    """One question and its answer. Returns the conversation, unchanged when there was no answer."""
+    asked = [*messages, {"role": "user", "content": line}]
+    try:
+        text, _ = _answer(llm, asked, params)
+    except ContextLengthExceeded as error:
+        click.echo(f"({error.message}; /reset starts a new conversation)", err=True)
+        return messages
+    except SixfoldError as error:
+        click.echo(f"({error.message})", err=True)
+        return messages
+    return [*asked, {"role": "assistant", "content": text}] if text else messages
+
+
+def _answer(llm: LLM, asked: str | list[Message], params: SamplingParams) -> tuple[str, bool]:
+    """Print the answer as it comes.
+
+    Returns: its text, and whether Ctrl-C stopped it.
+    """
+    parts: list[str] = []
+    stream = cast("Generator[ChoiceDelta, None, None]", llm.stream(asked, params))
+    with _Interrupt() as interrupt, closing(stream) as deltas:  # closing it aborts the request
+        for delta in deltas:
+            parts.append(delta.text)
+            sys.stdout.write(_printable(delta.text))
+            sys.stdout.flush()
+            if interrupt.seen:
+                break
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return "".join(parts), interrupt.seen
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a model's text must not move the cursor or rename the terminal."""
+    return "".join(c for c in text if c in "\n\t" or not (ord(c) < 32 or 127 <= ord(c) < 160))
+
+
+class _Interrupt:
+    """While this is entered, the first Ctrl-C only sets `seen`: an exception amid an engine step would leave the
+    engine half done. A second one raises KeyboardInterrupt, for an answer that does not come."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> _Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True

@@ -1,0 +1,126 @@
+"""`sixfold doctor`: what this machine is, what is installed, and every setting with its value and origin."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
+from sixfold.config import settings
+
+__all__ = ["doctor"]
+
+PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvicorn", "httptools", "uvloop")
+
+
+@click.command(short_help="Show the machine, the versions and every setting.")
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@setting_options(*LOCAL, "api")
+def doctor(model: str | None, as_json: bool, config_file: Path | None, **flags: Any) -> int:
+    """Show the machine, the versions and every setting with its value and origin.
+
+    Takes the arguments of `serve`, so that a command line can be looked at before it is used. Exit code 1: something
+    is wrong, and the last lines say what.
+    """
+    resolved = resolve({"model": model, **flags}, config_file)
+    report = _report(resolved)
+    if as_json:
+        click.echo(json.dumps(report))
+    else:
+        _print(report)
+    return 1 if report["problems"] else 0
+
+
+def _report(resolved: Resolved) -> dict[str, Any]:
+    from sixfold.cli.machine import cores_allowed, cpu_name, memory_bytes
+
+    problems: list[str] = []
+    cores, share = cores_allowed()
+    total, available = memory_bytes()
+    return {
+        "machine": {
+            "cpu": cpu_name(),
+            "architecture": platform.machine(),
+            "cores": cores,
+            "cores granted": share,
+            "memory": total,
+            "memory available": available,
+            "instruction set": _instruction_set(problems),
+        },
+        "versions": {
+            "sixfold": metadata.version("sixfold"),
+            "python": platform.python_version(),
+            "linux": platform.release(),
+            **{name: metadata.version(name) for name in PACKAGES},
+        },
+        "models": _models(resolved.config.model.model, resolved.config.executor.executor, problems),
+        "settings": {
+            flag: {"value": resolved.values[f.name], "origin": resolved.origins[f.name]}
+            for flag, (_, f) in settings().items()
+        },
+        "unknown environment variables": unknown_environment(),
+        "problems": problems,
+    }
+
+
+def _instruction_set(problems: list[str]) -> str | None:
+    """The build of the kernels that was chosen, as `avx512`."""
+    try:
+        from sixfold import _native
+    except ImportError as error:
+        problems.append(f"The compiled part cannot be loaded ({error}). Build it: make install")
+        return None
+    return str(_native.isa())
+
+
+def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
+    from sixfold import model_store
+
+    here = [entry.name for entry in model_store.list_models() if entry.cached]
+    known = [entry.name for entry in model_store.list_models()]
+    if executor != "scripted" and wanted not in known and not Path(wanted).is_file():
+        problems.append(f"There is no model {wanted!r}: it is neither a known name ({', '.join(known)}) nor a file.")
+    return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    for title in ("machine", "versions"):
+        console.print(f"[bold]{title}[/bold]")
+        for name, value in report[title].items():
+            console.print(f"  {name:18}{_shown(name, value)}", markup=False)
+    models = report["models"]
+    console.print("[bold]models[/bold]")
+    console.print(f"  {'cache':18}{models['cache']}", markup=False)
+    console.print(f"  {'here':18}{', '.join(models['here']) or 'none'}", markup=False)
+    table = Table("setting", "value", "origin", title="settings", title_justify="left", title_style="bold")
+    for flag, entry in report["settings"].items():
+        style = None if entry["origin"] == "default" else "bold"
+        table.add_row(flag, _shown(flag, entry["value"]), entry["origin"], style=style)
+    console.print(table)
+    for name in report["unknown environment variables"]:
+        console.print(f"note: nothing reads the environment variable {name}", markup=False)
+    if os.environ.get("SIXFOLD_ISA"):
+        console.print(f"note: SIXFOLD_ISA={os.environ['SIXFOLD_ISA']} forces the instruction set", markup=False)
+    for problem in report["problems"]:
+        console.print(f"problem: {problem}", markup=False, style="red")
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "no limit" if name == "cores granted" else "unknown"
+    if name.startswith("memory"):
+        return f"{value / 2**30:.1f} GiB"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

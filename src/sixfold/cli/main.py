@@ -1,0 +1,97 @@
+"""The command group, and the boundary where errors become one sentence and an exit code.
+
+Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from sixfold.cli.bench import bench
+from sixfold.cli.chat import chat, run
+from sixfold.cli.doctor import doctor
+from sixfold.cli.models import list_command, pull, rm
+from sixfold.cli.serve import serve
+from sixfold.errors import ConfigError, SixfoldError
+
+__all__ = ["cli", "main"]
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class InOrder(click.Group):
+    """Lists the commands in the order in which a newcomer meets them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"sixfold {version('sixfold')}")
+    ctx.exit()
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.option("--traceback", is_flag=True, help="Show where an unexpected error came from.")
+def cli(traceback: bool) -> None:
+    """Sixfold serves a language model on this machine.
+
+    \b
+    sixfold chat                          talk to the default model, here
+    sixfold run smollm2 "What is a CPU?"  one answer
+    sixfold serve                         the OpenAI API on http://127.0.0.1:8000
+
+    A setting comes from its default, the file given with --config, an environment variable (SIXFOLD_MAX_NUM_SEQS for
+    --max-num-seqs) or the flag; the later one wins. `sixfold doctor` shows each value and where it came from.
+    """
+
+
+for _command in (serve, chat, run, pull, list_command, rm, bench, doctor):
+    cli.add_command(_command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = cli.main(arguments, prog_name="sixfold", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("", err=True)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except SixfoldError as error:
+        click.echo(f"sixfold: {error.message}", err=True)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    except Exception as error:  # noqa: BLE001  the last boundary: whatever it is, the user gets a sentence
+        if "--traceback" in arguments:
+            traceback.print_exc()
+        else:
+            click.echo(f"sixfold: unexpected {type(error).__name__}: {error}", err=True)
+            click.echo("         `sixfold --traceback ...` shows where it came from.", err=True)
+        return EXIT_FAILED

@@ -1,0 +1,62 @@
+"""`sixfold pull`, `list` and `rm`: the models kept on this machine."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["ensure_model", "list_command", "pull", "rm"]
+
+
+def ensure_model(name: str) -> None:
+    """Fetch a known model that is not here yet; a path is left to whoever opens it.
+
+    Raises:
+        ModelNotFound: neither a known name nor a file.
+        DownloadError: it could not be fetched.
+    """
+    from sixfold import model_store
+    from sixfold.errors import ModelNotFound
+
+    try:
+        model_store.resolve(name)
+    except ModelNotFound:
+        if name not in model_store.KNOWN:
+            raise
+        model_store.pull(name)
+
+
+@click.command(short_help="Fetch a known model.")
+@click.argument("name")
+def pull(name: str) -> int:
+    """Fetch the known model NAME into the cache (SIXFOLD_CACHE, default ~/.cache/sixfold) and check its digest."""
+    from sixfold import model_store
+
+    click.echo(str(model_store.pull(name)))
+    return 0
+
+
+@click.command("list", short_help="List known models and which are here.")
+def list_command() -> int:
+    """List the known models: name, size, licence, and whether it is here."""
+    from sixfold import model_store
+
+    rows = [
+        (entry.name, f"{entry.n_bytes / 1e6:,.0f} MB", entry.licence, "here" if entry.cached else "")
+        for entry in model_store.list_models()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for name, size, licence, here in rows:
+        click.echo(f"{name:{widths[0]}}  {size:>{widths[1]}}  {licence:{widths[2]}}  {here}".rstrip())
+    return 0
+
+
+@click.command(short_help="Delete a model from the cache.")
+@click.argument("name")
+def rm(name: str) -> int:
+    """Delete the model NAME from the cache."""
+    from sixfold import model_store
+
+    if not model_store.remove(name):
+        click.echo(f"{name} is not here", err=True)
+        return 1
+    return 0

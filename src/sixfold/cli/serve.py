@@ -1,0 +1,29 @@
+"""`sixfold serve`: settings, then the model, then the supervisor takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sixfold.cli.models import ensure_model
+from sixfold.cli.settings import LOCAL, resolve, setting_options
+
+__all__ = ["serve"]
+
+
+@click.command(short_help="Serve a model over the OpenAI API.")
+@click.argument("model", required=False)
+@setting_options(*LOCAL, "api")
+def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
+    """Serve MODEL (default: smollm2) over the OpenAI API until Ctrl-C.
+
+    MODEL is a known name (`sixfold list`), which is fetched when it is not here, or the path of a .gguf file.
+    """
+    config = resolve({"model": model, **flags}, config_file).config
+    if config.executor.executor != "scripted":
+        ensure_model(config.model.model)
+    from sixfold.engine.supervisor import serve as supervise
+
+    return supervise(config)
