@@ -15,6 +15,7 @@ from sixfold.errors import ConfigError
 
 __all__ = [
     "BLOCK_SIZE",
+    "SCRIPTED_MODEL",
     "ApiConfig",
     "CacheConfig",
     "Config",
@@ -23,6 +24,9 @@ __all__ = [
     "SchedulerConfig",
     "settings",
 ]
+
+SCRIPTED_MODEL = "scripted"
+"""As a model's name: no file, a byte vocabulary, and the scripted executor."""
 
 BLOCK_SIZE = 16
 """Tokens in a KV block. One 64-byte vector holds 16 tokens x 2 bf16, so the kernels are built around it."""
@@ -37,7 +41,7 @@ def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), low: floa
 class ModelConfig:
     """Which model, and under which name."""
 
-    model: str = setting("smollm2", "known name (see `sixfold list`), or path of a .gguf file")
+    model: str = setting("smollm2", "known name (see `sixfold list`), path of a .gguf file, or `scripted`")
     served_model_name: str = setting("", "name in the API; default: the model as given")
     max_model_len: int = setting(0, "longest prompt plus output in tokens; 0: the model's own context", low=0)
 
@@ -69,7 +73,9 @@ class ExecutorConfig:
 
     executor: str = setting("native", "what runs the model", choices=("native", "scripted"))
     threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0)
-    activations: str = setting("int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32"))
+    activations: str = setting(
+        "int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32")
+    )
     pipeline_depth: int = setting(2, "steps outstanding at the worker: 1 or 2", low=1)
     script: str = setting("", "scripted executor: JSON file with `tokens` and `script`")
 
@@ -81,7 +87,9 @@ class ApiConfig:
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0: any free one", low=0)
     api_server_count: int = setting(1, "API processes that share the port", low=1)
-    unknown_fields: str = setting("refuse", "unknown request fields: a 400, or named in a response header", choices=("refuse", "ignore"))
+    unknown_fields: str = setting(
+        "refuse", "unknown request fields: a 400, or named in a response header", choices=("refuse", "ignore")
+    )
     allowed_hosts: str = setting("", "more values of the Host header to accept, comma separated; `*` accepts all")
     max_body_bytes: int = setting(4 << 20, "largest request body in bytes", low=1024)
     max_connections: int = setting(4096, "open connections per API process", low=1)
@@ -128,6 +136,8 @@ class Config:
         Raises:
             ConfigError: unknown name, or a value out of range.
         """
+        if values.get("model") == SCRIPTED_MODEL:
+            values = {**values, "executor": "scripted"}
         known = {f.name: owner for owner, f in settings().values()}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -135,7 +145,9 @@ class Config:
                 raise ConfigError(f"unknown setting {name!r}", param=name)
             parts.setdefault(known[name], {})[name] = value
         top = parts.pop("", {})
-        built = {f.name: f.default_factory(**parts.get(f.name, {})) for f in dataclasses.fields(cls) if f.name != "seed"}  # type: ignore[misc]
+        built = {
+            f.name: f.default_factory(**parts.get(f.name, {})) for f in dataclasses.fields(cls) if f.name != "seed"
+        }  # type: ignore[misc]
         return cls(**built, **top).check()
 
 

@@ -124,7 +124,10 @@ def _real(name: str, value: Any, low: float, high: float, *, open_low: bool = Fa
     if type(value) not in (int, float) or not math.isfinite(value):
         raise InvalidRequest(f"{name} must be a finite number", param=name)
     if not low <= value <= high or (open_low and value == low):
-        raise InvalidRequest(f"{name} must be {'above' if open_low else 'at least'} {low:g} and at most {high:g}, not {value:g}", param=name)
+        raise InvalidRequest(
+            f"{name} must be {'above' if open_low else 'at least'} {low:g} and at most {high:g}, not {value:g}",
+            param=name,
+        )
 
 
 def _stop(stop: Any) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from sixfold.messages.request import Sampling
 
-__all__ = ["SAMPLE", "PROMPT_LOGPROBS", "RowStatus", "SlotAdmit", "StepPlan", "StepResult", "TokenLogprobs"]
+__all__ = ["PROMPT_LOGPROBS", "SAMPLE", "RowStatus", "SlotAdmit", "StepPlan", "StepResult", "TokenLogprobs"]
 
 SAMPLE = 1
 PROMPT_LOGPROBS = 2

@@ -1,0 +1,45 @@
+"""The API process: text on one side, the engine's sockets on the other, HTTP between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+
+from sixfold.engine.client import EngineClient
+from sixfold.engine.launch import load_text, read_run_files
+from sixfold.engine.life import become_child, report_ready
+from sixfold.errors import SixfoldError
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """`python -m sixfold.api.process RUN_DIR LIFE_FD LISTEN_FD READY_FD INDEX`."""
+    run_dir, life_fd, listen_fd, ready_fd, index = argv[0], int(argv[1]), int(argv[2]), int(argv[3]), argv[4]
+    become_child(f"api {index}", life_fd)
+    import uvloop
+
+    try:
+        uvloop.run(_serve(run_dir, listen_fd, ready_fd))
+    except SixfoldError as e:
+        print(f"sixfold: api {index}: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(run_dir: str, listen_fd: int, ready_fd: int) -> None:
+    from sixfold.api.server import serve
+
+    run = read_run_files(run_dir)
+    engine = EngineClient(run.engine_path, run.config, load_text(run.config), config_digest=run.digest)
+    server = asyncio.create_task(serve(engine, run.config.api, [socket.socket(fileno=listen_fd)]))
+    await engine.connect()
+    report_ready(ready_fd)
+    await server
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""The engine process: sockets to API processes and to the worker around one `EngineCore`.
+
+No text, no tensors, no model. The loop waits for whichever comes first, a message or a result; it never waits for
+an API process: what a slow one cannot take yet is kept for it, and what a dead one had asked for is aborted.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+
+from sixfold.engine.core import EngineCore
+from sixfold.engine.launch import RunFiles, build_core, read_run_files
+from sixfold.engine.life import become_child
+from sixfold.errors import EngineDead, ProtocolError, SixfoldError
+from sixfold.executor.remote import RemoteExecutor
+from sixfold.messages import (
+    Abort,
+    Admitted,
+    FinishAt,
+    GenerateRequest,
+    OutputBatch,
+    Rejected,
+    TokenDelta,
+    Welcome,
+)
+from sixfold.transport import FrameSocket, accept, codecs
+
+__all__ = ["EngineServer", "main"]
+
+STATS_PERIOD_S = 0.25
+IDLE_WAIT_S = 0.25
+
+
+@dataclass(eq=False)
+class ApiPeer:
+    """One API process: its two channels and the requests that it has in the engine."""
+
+    instance: int
+    control: FrameSocket | None = None
+    outputs: FrameSocket | None = None
+    uids: set[int] = field(default_factory=set)
+
+
+class EngineServer:
+    """The engine process's loop. Owns the connections and the map from request to API process."""
+
+    def __init__(self, core: EngineCore, executor: RemoteExecutor, listener: socket.socket, run: RunFiles) -> None:
+        self._core = core
+        self._executor = executor
+        self._run = run
+        self._listener = listener
+        self._peers: dict[int, ApiPeer] = {}
+        self._owners: dict[int, ApiPeer] = {}
+        self._open_choices: dict[int, set[int]] = {}
+        self._outbox: dict[ApiPeer, list[TokenDelta]] = {}
+        self._step_id = -1
+        self._stats_due_s = 0.0
+        self._stats_final = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._on_connect)
+        self._selector.register(executor.steps, selectors.EVENT_READ, self._on_result)
+        self._selector.register(executor.control, selectors.EVENT_READ, self._on_worker_control)
+
+    def run(self) -> None:
+        """Serve until the worker goes away.
+
+        Raises:
+            EngineDead: it did.
+        """
+        while True:
+            for key, _ in self._selector.select(self._timeout()):
+                key.data(key.fileobj)
+            self._deliver(self._core.expire())
+            self._core.fill()
+            self._flush()
+            self._publish_stats()
+
+    def _timeout(self) -> float:
+        if any(p.outputs is not None and p.outputs.bytes_unsent for p in self._peers.values()):
+            return 0.01
+        return IDLE_WAIT_S
+
+    # -- worker ---------------------------------------------------------------------------------------------------
+
+    def _on_result(self, _: object) -> None:
+        while (result := self._executor.poll()) is not None:
+            self._step_id = result.step_id
+            self._deliver(self._core.commit(result))
+
+    def _on_worker_control(self, channel: FrameSocket) -> None:
+        if channel.receive() is None:
+            raise EngineDead("the worker process is gone")
+
+    # -- API processes --------------------------------------------------------------------------------------------
+
+    def _on_connect(self, listener: socket.socket) -> None:
+        channel = accept(listener)
+        if channel is not None:
+            channel.epoch = self._run.epoch
+            self._selector.register(channel, selectors.EVENT_READ, self._on_hello)
+
+    def _on_hello(self, channel: FrameSocket) -> None:
+        try:
+            frames = channel.receive()
+            if frames == []:
+                return
+            if frames is None or frames[0].kind != codecs.HELLO:
+                raise ProtocolError("no greeting")
+            greeting = codecs.decode_hello(frames[0].body, config_digest=self._run.digest)
+        except ProtocolError:
+            self._close(channel)
+            return
+        peer = self._peers.setdefault(greeting.instance, ApiPeer(greeting.instance))
+        self._selector.unregister(channel)
+        if greeting.role == "api-control":
+            peer.control = channel
+            welcome = codecs.encode(Welcome(self._run.epoch, self._executor.facts))
+            channel.send(codecs.CONTROL, welcome)
+            self._stats_final = False
+            self._selector.register(channel, selectors.EVENT_READ, lambda c: self._on_control(peer, c))
+            for frame in frames[1:]:
+                self._handle(peer, frame.body)
+        else:
+            peer.outputs = channel
+            self._selector.register(channel, selectors.EVENT_READ, lambda c: self._on_output_channel(peer, c))
+
+    def _on_control(self, peer: ApiPeer, channel: FrameSocket) -> None:
+        try:
+            frames = channel.receive()
+            if frames is None:
+                self._drop(peer)
+                return
+            for frame in frames:
+                self._handle(peer, frame.body)
+        except (ProtocolError, OSError) as e:
+            print(f"sixfold: engine: an API process is dropped: {e}", file=sys.stderr)
+            self._drop(peer)
+
+    def _on_output_channel(self, peer: ApiPeer, channel: FrameSocket) -> None:
+        """Nothing is sent to us here; readable means closed."""
+        if channel.receive() is None:
+            self._drop(peer)
+
+    def _handle(self, peer: ApiPeer, body: bytes) -> None:
+        message = codecs.decode_to_engine(body)
+        if isinstance(message, GenerateRequest):
+            self._add(peer, message)
+        elif isinstance(message, Abort):
+            self._deliver(self._core.abort(message.uid))
+        elif isinstance(message, FinishAt):
+            self._core.finish_at(message.uid, message.choice, message.n_tokens)
+            self._close_choice(message.uid, message.choice)
+
+    def _add(self, peer: ApiPeer, request: GenerateRequest) -> None:
+        verdict: Admitted | Rejected
+        try:
+            self._core.add(request)
+        except SixfoldError as e:
+            verdict = Rejected(request.uid, type(e).__name__, e.message, e.param, e.code, e.retry_after_s)
+        else:
+            verdict = Admitted(request.uid)
+            self._owners[request.uid] = peer
+            self._open_choices[request.uid] = set(range(request.n))
+            peer.uids.add(request.uid)
+        if peer.control is not None:
+            peer.control.send(codecs.CONTROL, codecs.encode(verdict))
+
+    def _drop(self, peer: ApiPeer) -> None:
+        """An API process is gone: nobody else may notice, and nothing of its requests may stay."""
+        self._peers.pop(peer.instance, None)
+        self._outbox.pop(peer, None)
+        for channel in (peer.control, peer.outputs):
+            if channel is not None:
+                self._close(channel)
+        peer.control = peer.outputs = None
+        for uid in list(peer.uids):
+            self._core.abort(uid)
+            self._forget(uid)
+
+    def _close(self, channel: FrameSocket) -> None:
+        if channel.fileno() >= 0:
+            self._selector.unregister(channel)
+        channel.close()
+
+    # -- outputs --------------------------------------------------------------------------------------------------
+
+    def _deliver(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            peer = self._owners.get(delta.uid)
+            if peer is None:
+                continue
+            self._outbox.setdefault(peer, []).append(delta)
+            if delta.finish is not None:
+                self._close_choice(delta.uid, delta.choice)
+
+    def _close_choice(self, uid: int, choice: int) -> None:
+        """One choice has had its end; with the last one the request is forgotten."""
+        choices = self._open_choices.get(uid, set())
+        choices.discard(choice)
+        if not choices:
+            self._forget(uid)
+
+    def _forget(self, uid: int) -> None:
+        self._open_choices.pop(uid, None)
+        peer = self._owners.pop(uid, None)
+        if peer is not None:
+            peer.uids.discard(uid)
+
+    def _flush(self) -> None:
+        """One frame per API process and turn."""
+        outbox, self._outbox = self._outbox, {}
+        for peer, deltas in outbox.items():
+            if peer.outputs is not None:
+                self._send_outputs(peer, deltas)
+        for peer in list(self._peers.values()):
+            if peer.outputs is not None and peer.outputs.bytes_unsent:
+                self._send_outputs(peer, [])
+
+    def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
+        assert peer.outputs is not None
+        try:
+            if deltas:
+                body = codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas))
+                peer.outputs.send(codecs.OUTPUT, body)
+            else:
+                peer.outputs.flush()
+        except OSError:
+            self._drop(peer)
+
+    def _publish_stats(self) -> None:
+        """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""
+        now = time.monotonic()
+        busy = self._core.has_work
+        if busy:
+            self._stats_final = False
+        if (busy and now < self._stats_due_s) or (not busy and self._stats_final):
+            return
+        self._stats_due_s = now + STATS_PERIOD_S
+        self._stats_final = not busy
+        body = codecs.encode(self._core.stats())
+        for peer in list(self._peers.values()):
+            if peer.control is not None:
+                try:
+                    peer.control.send(codecs.CONTROL, body)
+                except OSError:
+                    self._drop(peer)
+
+
+def main(argv: list[str]) -> int:
+    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
+    run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
+    become_child("engine", life_fd)
+    run = read_run_files(run_dir)
+    listener = socket.socket(fileno=listen_fd)
+    try:
+        executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
+        core = build_core(run.config, executor, epoch=run.epoch)
+        EngineServer(core, executor, listener, run).run()
+    except SixfoldError as e:
+        print(f"sixfold: engine: {e}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

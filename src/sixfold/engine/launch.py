@@ -1,0 +1,278 @@
+"""Config -> parts. Which parts sit in which process is decided here and nowhere else.
+
+    process     built by                          holds
+    supervisor  supervisor.serve                  listening sockets, run directory, the children
+    api 0..N    connect_client + api.process      text (tokenizer, chat template), detokenizer
+    engine      build_core over a RemoteExecutor  scheduler, KV cache manager
+    worker 0    build_worker                      weights, KV memory, slots, sampler
+    (one)       in_process                        all of it, for `LLM`
+
+Imports of heavy parts are inside the functions: a process loads only what it holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sixfold.config import SCRIPTED_MODEL, Config
+from sixfold.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sixfold.engine.core import EngineCore
+    from sixfold.executor.executor import Executor
+    from sixfold.executor.scripted import ScriptedBackend
+    from sixfold.executor.worker import Worker
+    from sixfold.text import ChatTemplate, Tokenizer
+
+__all__ = [
+    "ModelText",
+    "RunFiles",
+    "build_core",
+    "build_worker",
+    "in_process",
+    "load_text",
+    "read_run_files",
+    "resolve",
+]
+
+SCRIPTED_CONTEXT = 2048
+SCRIPTED_BLOCKS = 4096
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """The text side of a model: what an API process (or `LLM`) needs of it."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    """None for a base model."""
+    max_model_len: int
+    """Longest prompt plus output, in tokens."""
+    default_seed: int | None = None
+    """For requests without a seed; None draws one for each."""
+
+
+class RunFiles(msgspec.Struct, frozen=True):
+    """What a child process is told at its start, through a file in the run directory (0700)."""
+
+    config: Config
+    epoch: int
+    digest: str
+    """Of the configuration: processes of different configurations refuse each other."""
+    worker_path: str
+    engine_path: str
+
+
+def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
+    run = RunFiles(
+        config=config,
+        epoch=epoch,
+        digest=secrets.token_hex(8),
+        worker_path=os.path.join(run_dir, "worker-0.sock"),
+        engine_path=os.path.join(run_dir, "engine.sock"),
+    )
+    path = Path(run_dir, "run.json")
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.json.encode(run))
+    return run
+
+
+def read_run_files(run_dir: str) -> RunFiles:
+    return msgspec.json.decode(Path(run_dir, "run.json").read_bytes(), type=RunFiles)
+
+
+def resolve(config: Config) -> Config:
+    """Replace every "default" and "automatic" by a figure, so that all processes see the same one.
+
+    Raises:
+        ModelNotFound, ModelFileError: no such model, or its file cannot be used.
+        ConfigError: a setting does not fit the model or the machine.
+    """
+    name = config.model.served_model_name or config.model.model
+    path = _model_path(config)
+    if config.executor.executor == "scripted":
+        context = SCRIPTED_CONTEXT
+        blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
+    else:
+        from sixfold.executor.native import model_facts  # reads the file's metadata only
+
+        facts = model_facts(path)
+        context = facts.context_length
+        bytes_per_block = facts.kv_bytes_per_block(config.cache.kv_cache_dtype)
+        blocks = config.cache.num_kv_blocks or _blocks_for(config, context, bytes_per_block)
+    max_model_len = config.model.max_model_len or context
+    if max_model_len > context:
+        raise ConfigError(
+            f"--max-model-len is {max_model_len}, and the model's context is {context}", param="--max-model-len"
+        )
+    scheduler = dataclasses.replace(
+        config.scheduler,
+        max_queued_requests=config.scheduler.max_queued_requests or 4 * config.scheduler.max_num_seqs,
+        max_queued_tokens=config.scheduler.max_queued_tokens or 64 * max_model_len,
+    )
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, model=path, served_model_name=name, max_model_len=max_model_len),
+        scheduler=scheduler,
+        cache=dataclasses.replace(config.cache, num_kv_blocks=blocks),
+        executor=dataclasses.replace(config.executor, threads=config.executor.threads or len(os.sched_getaffinity(0))),
+    ).check()
+
+
+def _model_path(config: Config) -> str:
+    if config.model.model == SCRIPTED_MODEL:
+        return SCRIPTED_MODEL
+    from sixfold.model_store import resolve as resolve_model
+
+    return str(resolve_model(config.model.model))
+
+
+def load_text(config: Config) -> ModelText:
+    """Tokenizer and chat template of a resolved configuration.
+
+    Raises:
+        ModelFileError: the file has no usable tokenizer.
+    """
+    from sixfold.model_file import GGUFFile
+    from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, gguf_tokenizer
+
+    if config.model.model == SCRIPTED_MODEL:
+        tokenizer = byte_tokenizer(load_script(config.executor.script).tokens)
+        template: ChatTemplate | None = ChatTemplate(CHATML, tokenizer)
+    else:
+        file = GGUFFile.open(config.model.model)
+        tokenizer = gguf_tokenizer(file)
+        template = ChatTemplate.of_file(file, tokenizer)
+    return ModelText(
+        config.model.served_model_name, tokenizer, template, config.model.max_model_len, config.seed or None
+    )
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The scripted executor's file: extra tokens, the default answer, and how long a step takes."""
+
+    tokens: list[str] = []
+    script: list[str | int] = []
+    step_ms: float = 0.0
+
+
+def load_script(path: str) -> Script:
+    """Raises: ConfigError: the file cannot be read or is not a script."""
+    if not path:
+        return Script()
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Script)
+    except (OSError, msgspec.MsgspecError) as e:
+        raise ConfigError(f"--script {path}: {e}", param="--script") from e
+
+
+def build_worker(config: Config) -> Worker:
+    """Load the model of a resolved configuration and make its slots.
+
+    Raises:
+        ModelFileError: the model file cannot be used.
+    """
+    from sixfold.executor.worker import Worker
+
+    if config.executor.executor == "scripted":
+        return Worker(_scripted_backend(config))
+    from sixfold.executor.model_runner import NativeBackend
+
+    return Worker(NativeBackend.load(config))
+
+
+def build_core(config: Config, executor: Executor, *, epoch: int) -> EngineCore:
+    """Scheduler and KV cache manager over an executor."""
+    from sixfold.engine.core import EngineCore
+    from sixfold.kv_cache import KVCacheManager
+    from sixfold.scheduler import Scheduler
+
+    facts = executor.facts
+    key = config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
+    kv_cache = KVCacheManager(facts.num_blocks, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=key)
+    scheduler = Scheduler(
+        config.scheduler,
+        kv_cache,
+        max_model_len=facts.max_model_len,
+        engine_epoch=epoch,
+        max_slots=facts.max_slots,
+        pipeline_depth=config.executor.pipeline_depth,
+    )
+    return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth)
+
+
+def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:
+    """All parts in the caller's process.
+
+    Returns:
+        The engine, the model's text side, and the resolved configuration.
+    """
+    from sixfold.executor.in_process import InProcessExecutor
+
+    config = resolve(config)
+    text = load_text(config)
+    executor = InProcessExecutor(build_worker(config))
+    return build_core(config, executor, epoch=1), text, config
+
+
+def _scripted_backend(config: Config) -> ScriptedBackend:
+    from sixfold.executor.scripted import ScriptedBackend, script_ids
+
+    script = load_script(config.executor.script)
+    tokenizer = load_text(config).tokenizer
+    ordinary = [i for i, b in enumerate(tokenizer.token_bytes) if b.isascii() and b.decode().isprintable() and b]
+    return ScriptedBackend(
+        n_vocab=tokenizer.n_vocab,
+        printable=[i for i in ordinary if not tokenizer.is_control(i)],
+        end_id=min(tokenizer.end_ids),
+        num_blocks=config.cache.num_kv_blocks,
+        max_slots=config.scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        script=script_ids(script.script, tokenizer),
+        step_s=script.step_ms / 1e3,
+    )
+
+
+def _blocks_for(config: Config, context: int, bytes_per_block: int) -> int:
+    """Blocks from `kv_cache_memory`, by default a quarter of the free memory and no more than all slots can fill."""
+    from sixfold.config import BLOCK_SIZE
+
+    if config.cache.kv_cache_memory:
+        return max(1, parse_bytes(config.cache.kv_cache_memory) // bytes_per_block)
+    useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)
+    return max(1, min(useful, _memory_available() // 4 // bytes_per_block))
+
+
+def parse_bytes(text: str) -> int:
+    """`2G`, `512MiB`, `1000000` -> bytes (powers of 1024).
+
+    Raises:
+        ConfigError: not a size.
+    """
+    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in "kmgt" else ""
+    try:
+        value = float(number.removesuffix(unit) if unit else number)
+        if not 0 < value < 2**50:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(f"--kv-cache-memory {text!r} is not a size like 2G", param="--kv-cache-memory") from None
+    return int(value * (1 << units[unit]))
+
+
+def _memory_available() -> int:
+    """Bytes that can be taken without swapping."""
+    with open("/proc/meminfo") as f:
+        for line in f:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

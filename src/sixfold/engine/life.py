@@ -1,0 +1,46 @@
+"""What every child process of a server does first: a name, signals, and an end when its supervisor ends.
+
+The supervisor holds the only write end of a pipe; each child watches the read end in a thread of its own. When the
+supervisor is gone, however it died, the kernel closes the pipe and the child exits at once: no orphans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+import setproctitle
+
+__all__ = ["EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
+
+EXIT_SUPERVISOR_GONE = 9
+_PR_SET_PDEATHSIG = 1
+
+
+def become_child(role: str, life_fd: int) -> None:
+    """Name the process `sixfold: <role>`, leave Ctrl-C to the supervisor, die with it.
+
+    Args:
+        life_fd: read end of the supervisor's pipe; nothing is ever written to it.
+    """
+    setproctitle.setproctitle(f"sixfold: {role}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_watch, args=(life_fd,), name="sf: life", daemon=True).start()
+    # A second line of defence for a process that is stopped in native code with the thread starved.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def report_ready(ready_fd: int) -> None:
+    """Tell the supervisor that this process serves."""
+    os.write(ready_fd, b"1")
+    os.close(ready_fd)
+
+
+def _watch(life_fd: int) -> None:
+    os.read(life_fd, 1)
+    sys.stderr.flush()
+    os._exit(EXIT_SUPERVISOR_GONE)

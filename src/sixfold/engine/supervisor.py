@@ -1,0 +1,189 @@
+"""`sixfold serve`: starts the processes, watches them, stops them. Holds no model and no request.
+
+It owns the listening sockets and the run directory. When a child dies, all of them are stopped and the exit status
+is not zero; the first cause counts. Children leave Ctrl-C to the supervisor: the first one stops everything within
+two seconds, the second one kills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+import setproctitle
+
+import sixfold
+from sixfold.config import Config
+from sixfold.engine.launch import resolve, write_run_files
+from sixfold.errors import ConfigError
+from sixfold.transport import listen
+
+__all__ = ["serve"]
+
+EXIT_OK = 0
+EXIT_CHILD_DIED = 4
+EXIT_NO_PORT = 6
+STOP_S = 2.0
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class Child:
+    role: str
+    process: subprocess.Popen[bytes]
+    pidfd: int
+
+
+def serve(config: Config) -> int:
+    """Serve until a signal or the death of a child. Prints the address and a line to try once requests are answered.
+
+    Returns:
+        The exit status: 0 after SIGINT or SIGTERM, 4 when a child died.
+
+    Raises:
+        ModelNotFound, ModelFileError, ConfigError: before any process was started.
+    """
+    config = resolve(config)
+    setproctitle.setproctitle("sixfold: supervisor")
+    run_dir = tempfile.mkdtemp(prefix="sixfold-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+    try:
+        with _http_socket(config) as http:
+            return _Supervisor(config, run_dir, http).run()
+    finally:
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _http_socket(config: Config) -> socket.socket:
+    """The listening HTTP socket; it belongs to the supervisor, so that it outlives any API process."""
+    host, port = config.api.host, config.api.port
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as e:
+        reason = e.strerror or str(e)
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {reason}; choose another with --port", param="--port"
+        ) from e
+    return sock
+
+
+class _Supervisor:
+    def __init__(self, config: Config, run_dir: str, http: socket.socket) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._http = http
+        self._children: list[Child] = []
+        self._signals: list[int] = []
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+
+    def run(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        try:
+            ready = self._start()
+            status = self._watch(ready)
+        finally:
+            self._stop()
+        return status
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals.append(number)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"s")
+
+    def _start(self) -> list[int]:
+        """Start all children at once; the order in which they become ready sorts itself out at the sockets.
+
+        Returns:
+            Read ends of the API processes' readiness pipes.
+        """
+        run = write_run_files(self._run_dir, self._config, epoch=1)
+        with listen(run.worker_path) as worker, listen(run.engine_path) as engine:
+            self._spawn("worker 0", "sixfold.engine.worker_process", worker.fileno())
+            self._spawn("engine", "sixfold.engine.engine_process", engine.fileno())
+        ready = []
+        for i in range(self._config.api.api_server_count):
+            read, write = os.pipe2(os.O_CLOEXEC)
+            self._spawn(f"api {i}", "sixfold.api.process", self._http.fileno(), write, str(i))
+            os.close(write)
+            ready.append(read)
+        return ready
+
+    def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
+        fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
+        arguments = [self._run_dir, *map(str, fds), *(x for x in more if isinstance(x, str))]
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._children.append(Child(role, process, os.pidfd_open(process.pid)))
+
+    def _watch(self, ready: list[int]) -> int:
+        """Wait for signals and deaths; announce when every API process is ready."""
+        waiting = set(ready)
+        poll = select.poll()
+        for fd in (self._wake_read, *waiting, *(child.pidfd for child in self._children)):
+            poll.register(fd, select.POLLIN)
+        try:
+            while True:
+                for fd, _ in poll.poll():
+                    if fd == self._wake_read:
+                        return EXIT_OK
+                    if fd in waiting:
+                        poll.unregister(fd)
+                        if os.read(fd, 1):
+                            waiting.discard(fd)
+                            if not waiting:
+                                _announce(self._config.model.served_model_name, self._url())
+                    else:
+                        child = next(c for c in self._children if c.pidfd == fd)
+                        status = child.process.wait()
+                        cause = f"signal {-status}" if status < 0 else f"status {status}"
+                        print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
+                        return EXIT_CHILD_DIED
+        finally:
+            for fd in ready:
+                os.close(fd)
+
+    def _url(self) -> str:
+        host, port = self._http.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def _stop(self) -> None:
+        """End every child: politely, then after STOP_S or a second signal by SIGKILL."""
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.terminate()
+        deadline = time.monotonic() + STOP_S
+        signals = len(self._signals)
+        for child in self._children:
+            while child.process.poll() is None:
+                if time.monotonic() > deadline or len(self._signals) > signals:
+                    child.process.kill()
+                    child.process.wait()
+                    break
+                time.sleep(0.01)
+            os.close(child.pidfd)
+        for fd in (self._wake_read, self._wake_write, self._life_read, self._life_write):
+            os.close(fd)
+
+
+def _announce(model: str, url: str) -> None:
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}], "stream": true}}'
+    print(
+        f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n"
+        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",
+        flush=True,
+    )

@@ -1,0 +1,75 @@
+"""The engine process's end of a worker process: steps go out on one socket, results come back on it.
+
+Control (greeting, facts, the notice of a death) has a socket of its own, so that it is never behind a step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sixfold.errors import EngineDead
+from sixfold.executor.wire import decode_result, encode, pack
+from sixfold.messages import StepPlan, StepResult, WorkerFacts
+from sixfold.transport import codecs, connect, expect
+
+__all__ = ["RemoteExecutor"]
+
+
+class RemoteExecutor:
+    """Connects to a listening worker and waits until its model is loaded.
+
+    Args:
+        path: the worker's socket.
+        epoch: of this engine; in the header of every frame.
+        config_digest: both ends must have been started with the same configuration.
+
+    Raises:
+        EngineDead: the worker went away while loading.
+    """
+
+    def __init__(self, path: str, *, epoch: int, config_digest: str) -> None:
+        self.control = connect(path)
+        self.steps = connect(path)
+        self._results: deque[StepResult] = deque()
+        try:
+            for channel, role in ((self.control, "worker-control"), (self.steps, "worker-steps")):
+                channel.epoch = epoch
+                channel.send(codecs.HELLO, codecs.hello(role, config_digest), block=True)
+            self._facts = codecs.decode_worker_facts(expect(self.control.receive_one(), codecs.CONTROL))
+        except (EOFError, OSError) as e:
+            raise EngineDead("the worker process ended while it was loading") from e
+
+    @property
+    def facts(self) -> WorkerFacts:
+        return self._facts
+
+    def submit(self, plan: StepPlan) -> None:
+        try:
+            self.steps.send(codecs.STEP, encode(pack(plan)))
+        except OSError as e:
+            raise EngineDead("the worker process is gone") from e
+
+    def poll(self) -> StepResult | None:
+        """A result that is here already, or None. Never waits.
+
+        Raises:
+            EngineDead: the worker closed its end.
+        """
+        if not self._results:
+            frames = self.steps.receive()
+            if frames is None:
+                raise EngineDead("the worker process is gone")
+            self._results.extend(decode_result(f.body) for f in frames)
+        return self._results.popleft() if self._results else None
+
+    def collect(self) -> StepResult:
+        while not self._results:
+            try:
+                self._results.append(decode_result(expect(self.steps.receive_one(), codecs.RESULT)))
+            except EOFError as e:
+                raise EngineDead("the worker process is gone") from e
+        return self._results.popleft()
+
+    def close(self) -> None:
+        self.control.close()
+        self.steps.close()

@@ -1,0 +1,140 @@
+"""A backend without a model: the test, or a user who tests a client, says which tokens come out.
+
+Where a slot has a script, its k-th drawn token is `script[k]`, then the end token. Without one, the token is a
+function of every token before it, the seed and the choice: any two runs agree exactly when their contexts agree,
+which is what tests of caching, preemption and replay need.
+
+The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
+`min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sixfold.errors import InvalidRequest
+from sixfold.executor.slots import Slots
+from sixfold.executor.step_arrays import Int32, StepArrays
+from sixfold.executor.worker import Drawn
+from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, WorkerFacts
+from sixfold.sampler import Sampler
+from sixfold.text import Tokenizer
+
+__all__ = ["FAULT", "ScriptedBackend", "script_ids"]
+
+FAULT = -1
+_HIGH = 40.0  # exp(-40) times any vocabulary is far below one ulp of a probability: the draw is the script's
+
+
+def script_ids(script: Sequence[str | int], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """A script's entries as token ids: a text must be exactly one token; `FAULT` stays as it is.
+
+    Raises:
+        InvalidRequest: an entry is not one token of the vocabulary.
+    """
+    ids = []
+    for i, entry in enumerate(script):
+        found = [entry] if isinstance(entry, int) else tokenizer.encode(entry, parse_control=True, add_bos=False)
+        if len(found) != 1 or not FAULT <= found[0] < tokenizer.n_vocab:
+            raise InvalidRequest(f"script[{i}] is not one token of this vocabulary", param=f"script[{i}]")
+        ids += found
+    return tuple(ids)
+
+
+class ScriptedBackend:
+    """See the module's docstring.
+
+    Args:
+        n_vocab: number of token ids.
+        printable: ids that the default stream draws from.
+        end_id: token after the end of a script.
+        script: for slots that bring none; empty is the default stream.
+        step_s: seconds that a step takes, for tests that need a slow model.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_vocab: int,
+        printable: list[int],
+        end_id: int,
+        num_blocks: int,
+        max_slots: int,
+        max_model_len: int,
+        script: tuple[int, ...] = (),
+        step_s: float = 0.0,
+    ) -> None:
+        self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0)
+        self._n_vocab = n_vocab
+        self._printable = printable
+        self._end_id = end_id
+        self._script = script
+        self._step_s = step_s
+        self._sampler = Sampler(max_slots, n_vocab)
+        self._admits: dict[int, SlotAdmit] = {}
+
+    def free(self, slot: int) -> None:
+        self._admits.pop(slot, None)
+        self._sampler.free(slot)
+
+    def admit(self, admit: SlotAdmit) -> None:
+        self._admits[admit.slot] = admit
+        self._sampler.admit(admit.slot, admit)
+
+    def copy_blocks(self, copies: Int32) -> None:
+        """There is no KV to copy."""
+
+    def run(self, step: StepArrays, slots: Slots) -> Drawn:
+        if self._step_s:
+            time.sleep(self._step_s)
+        drawn = Drawn(np.full(step.n_rows, -1, np.int32), np.zeros(step.n_rows, np.int32))
+        rows = np.flatnonzero(step.flags & SAMPLE)
+        if len(rows):
+            self._draw(step, slots, rows, drawn)
+        for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS):
+            drawn.prompt_logprobs[int(row)] = self._score(step, slots, int(row))
+        return drawn
+
+    def close(self) -> None:
+        self._admits.clear()
+
+    def _draw(self, step: StepArrays, slots: Slots, rows: npt.NDArray[np.intp], drawn: Drawn) -> None:
+        sampled_slots = step.slots[rows]
+        positions = step.starts[rows] + step.counts[rows]
+        logits = np.zeros((len(rows), self._n_vocab), np.float32)
+        for i, slot in enumerate(sampled_slots.tolist()):
+            token = self._next(slots, slot, int(positions[i]))
+            if token == FAULT:
+                logits[i] = np.nan
+            else:
+                logits[i, token] = _HIGH
+        ids, status, logprobs = self._sampler.sample(sampled_slots, logits, positions)
+        self._sampler.observe(sampled_slots, ids)
+        drawn.token_ids[rows] = ids
+        drawn.status[rows] = status
+        drawn.logprobs = {int(rows[i]): entry for i, entry in logprobs.items()}
+
+    def _next(self, slots: Slots, slot: int, position: int) -> int:
+        """The token that belongs at `position`."""
+        admit = self._admits[slot]
+        script = admit.script or self._script
+        k = position - admit.n_prompt_original
+        if script:
+            return script[k] if k < len(script) else self._end_id
+        context = slots.tokens[slot, :position].tobytes()
+        start = (admit.sampling.seed * 31 + admit.choice) & 0xFFFFFFFF if admit.sampling.temperature else 0
+        return self._printable[zlib.crc32(context, start) % len(self._printable)]
+
+    def _score(self, step: StepArrays, slots: Slots, row: int) -> list[TokenLogprobs]:
+        slot, start = int(step.slots[row]), int(step.starts[row])
+        end = min(start + int(step.counts[row]) + 1, int(slots.n_prompt[slot]))
+        targets = slots.tokens[slot, start + 1 : end]
+        logits = np.zeros((len(targets), self._n_vocab), np.float32)
+        logits[np.arange(len(targets)), targets] = _HIGH
+        return self._sampler.score(logits, targets, self._admits[slot].prompt_logprobs or 0)

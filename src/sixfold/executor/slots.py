@@ -1,0 +1,77 @@
+"""The worker's permanent rows: one slot per running choice, and everything of it that depends on sampled tokens.
+
+    tokens       [max_slots, max_len]     int32  prompt, delivered and drawn tokens
+    lengths      [max_slots]              int32  how many of them are known
+    n_prompt     [max_slots]              int32  of these, the original prompt
+    block_table  [max_slots, max_blocks]  int32  block of positions [16 * i, 16 * (i + 1))
+
+A slot is written by `SlotAdmit`, advanced by the token that a step drew, and read by the steps that follow; the
+engine never sends a token twice. Single writer: the worker's step loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sixfold.config import BLOCK_SIZE
+from sixfold.errors import ProtocolError
+from sixfold.executor.step_arrays import Int32, StepArrays
+from sixfold.messages import SlotAdmit
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """Token and block tables of all slots."""
+
+    def __init__(self, max_slots: int, max_len: int) -> None:
+        self.max_len = max_len
+        max_blocks = -(-max_len // BLOCK_SIZE)
+        self.tokens: Int32 = np.zeros((max_slots, max_len + 1), np.int32)
+        self.lengths: Int32 = np.zeros(max_slots, np.int32)
+        self.n_prompt: Int32 = np.zeros(max_slots, np.int32)
+        self.block_table: Int32 = np.zeros((max_slots, max_blocks), np.int32)
+        self._generation: Int32 = np.full(max_slots, -1, np.int32)
+        self._incarnation: Int32 = np.full(max_slots, -1, np.int32)
+
+    def admit(self, admit: SlotAdmit) -> None:
+        """Raises: ProtocolError: the tokens do not fit the slot."""
+        n, slot = len(admit.token_ids), admit.slot
+        if n > self.max_len:
+            raise ProtocolError(f"{n} tokens for a slot of {self.max_len}")
+        self.tokens[slot, :n] = admit.token_ids
+        self.lengths[slot] = n
+        self.n_prompt[slot] = admit.n_prompt_original
+        self._generation[slot] = admit.generation
+        self._incarnation[slot] = admit.incarnation
+
+    def free(self, slot: int) -> None:
+        self._generation[slot] = -1
+
+    def apply_table(self, step: StepArrays) -> None:
+        """Write the step's block-table entries."""
+        at = 0
+        for i in np.flatnonzero(step.table_counts):
+            n, start = int(step.table_counts[i]), int(step.table_starts[i])
+            self.block_table[step.slots[i], start : start + n] = step.table_blocks[at : at + n]
+            at += n
+
+    def check_rows(self, step: StepArrays) -> None:
+        """Every row must match its slot's key and compute known tokens only.
+
+        Raises:
+            ProtocolError: a row of another life of its slot, or beyond its tokens.
+        """
+        slots = step.slots
+        if not (
+            np.array_equal(self._generation[slots], step.generations)
+            and np.array_equal(self._incarnation[slots], step.incarnations)
+        ):
+            raise ProtocolError(f"step {step.step_id} has a row for another life of its slot")
+        if np.any(step.starts + step.counts > self.lengths[slots]) or np.any(step.counts < 1):
+            raise ProtocolError(f"step {step.step_id} has a row beyond its slot's tokens")
+
+    def append(self, slots: Int32, ids: Int32) -> None:
+        """Add one drawn token to each slot. Slots are distinct."""
+        self.tokens[slots, self.lengths[slots]] = ids
+        self.lengths[slots] += 1

@@ -1,0 +1,107 @@
+"""One device and its slots: a step goes in, its result comes out.
+
+The worker knows nothing of requests, text or scheduling. What computes is a `Backend`: the native model runner
+(`model_runner.py`) or the scripted one (`scripted.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from sixfold.errors import ProtocolError
+from sixfold.executor.slots import Slots
+from sixfold.executor.step_arrays import Int32, StepArrays
+from sixfold.messages import SAMPLE, SlotAdmit, StepResult, TokenLogprobs, WorkerFacts
+
+__all__ = ["Backend", "Drawn", "Worker"]
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What a backend made of a step's rows."""
+
+    token_ids: Int32
+    """[rows] -1 for rows without SAMPLE."""
+    status: Int32
+    """[rows] RowStatus."""
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    """Row -> of its drawn token, where asked for."""
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """Row -> scores of the prompt tokens at positions [start + 1, ...]."""
+
+
+class Backend(Protocol):
+    """What computes. Calls come from one thread, in the order of `Worker.execute`."""
+
+    facts: WorkerFacts
+
+    def free(self, slot: int) -> None: ...
+    def admit(self, admit: SlotAdmit) -> None: ...
+    def copy_blocks(self, copies: Int32) -> None: ...
+    def run(self, step: StepArrays, slots: Slots) -> Drawn: ...
+    def close(self) -> None: ...
+
+
+class Worker:
+    """Executes steps in order."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._slots = Slots(backend.facts.max_slots, backend.facts.max_model_len)
+        self._epoch = -1
+        self._last_step = -1
+
+    @property
+    def facts(self) -> WorkerFacts:
+        return self._backend.facts
+
+    def execute(self, step: StepArrays) -> StepResult:
+        """Apply the step's changes to the slots, run the model over its rows, draw tokens.
+
+        Raises:
+            ProtocolError: the step is of an older epoch, out of order, or does not match the slots.
+        """
+        self._check_order(step)
+        for slot, _generation in step.frees:
+            self._slots.free(int(slot))
+            self._backend.free(int(slot))
+        for admit in step.admits:
+            self._slots.admit(admit)
+            self._backend.admit(admit)
+        if len(step.copies):
+            self._backend.copy_blocks(step.copies)
+        self._slots.apply_table(step)
+        self._slots.check_rows(step)
+
+        started = time.perf_counter()
+        drawn = self._backend.run(step, self._slots)
+        sampled = (step.flags & SAMPLE) != 0
+        # A failed row gets a token too: the next step may already hold a row for it, and that row's
+        # result is dropped by the engine, not here.
+        self._slots.append(step.slots[sampled], np.maximum(drawn.token_ids[sampled], 0))
+        return StepResult(
+            engine_epoch=step.engine_epoch,
+            step_id=step.step_id,
+            slots=step.slots.tolist(),
+            generations=step.generations.tolist(),
+            incarnations=step.incarnations.tolist(),
+            token_ids=drawn.token_ids.tolist(),
+            status=drawn.status.tolist(),
+            logprobs=drawn.logprobs,
+            prompt_logprobs=drawn.prompt_logprobs,
+            forward_s=time.perf_counter() - started,
+        )
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def _check_order(self, step: StepArrays) -> None:
+        if step.engine_epoch < self._epoch:
+            raise ProtocolError(f"step of engine epoch {step.engine_epoch}; the worker follows {self._epoch}")
+        if step.engine_epoch == self._epoch and step.step_id != self._last_step + 1:
+            raise ProtocolError(f"step {step.step_id} where {self._last_step + 1} was due")
+        self._epoch, self._last_step = step.engine_epoch, step.step_id

@@ -1,0 +1,99 @@
+"""Which kinds of frames there are, and the typed decoder of each direction of each channel.
+
+channel         direction         body
+API control     API -> engine     Hello, GenerateRequest, Abort, FinishAt
+API control     engine -> API     Welcome, Admitted, Rejected, EngineStats
+API outputs     engine -> API     OutputBatch (after the API's Hello)
+worker control  worker -> engine  WorkerFacts (after the engine's Hello)
+worker steps    engine -> worker  StepArrays as bytes (after the engine's Hello)
+worker steps    worker -> engine  StepResult
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from sixfold.errors import ProtocolError
+from sixfold.messages import (
+    Abort,
+    Admitted,
+    EngineStats,
+    FinishAt,
+    GenerateRequest,
+    Hello,
+    OutputBatch,
+    Rejected,
+    Welcome,
+    WorkerFacts,
+)
+from sixfold.transport.frames import PROTOCOL
+from sixfold.transport.sockets import INSTANCE
+
+__all__ = [
+    "CONTROL",
+    "HELLO",
+    "OUTPUT",
+    "RESULT",
+    "STEP",
+    "EngineToApi",
+    "ToEngine",
+    "decode_control",
+    "decode_hello",
+    "decode_output",
+    "decode_to_engine",
+    "decode_worker_facts",
+    "encode",
+    "hello",
+]
+
+_T = TypeVar("_T")
+
+HELLO, CONTROL, OUTPUT, STEP, RESULT = 1, 2, 3, 4, 5
+
+ToEngine = GenerateRequest | Abort | FinishAt
+EngineToApi = Welcome | Admitted | Rejected | EngineStats
+
+encode = msgspec.msgpack.Encoder().encode
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_control = msgspec.msgpack.Decoder(EngineToApi)
+_output = msgspec.msgpack.Decoder(OutputBatch)
+_hello = msgspec.msgpack.Decoder(Hello)
+_worker_facts = msgspec.msgpack.Decoder(WorkerFacts)
+
+
+def hello(role: str, config_digest: str) -> bytes:
+    """The body of a connection's first frame."""
+    return encode(Hello(PROTOCOL, role, INSTANCE, config_digest))
+
+
+def decode_hello(body: bytes, *, config_digest: str) -> Hello:
+    """Raises: ProtocolError: not a greeting, or one from a process with another configuration."""
+    greeting = _decode(_hello, body)
+    if greeting.protocol != PROTOCOL or greeting.config_digest != config_digest:
+        raise ProtocolError("a process of another build or configuration tried to connect")
+    return greeting
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    return _decode(_to_engine, body)
+
+
+def decode_control(body: bytes) -> EngineToApi:
+    return _decode(_control, body)
+
+
+def decode_output(body: bytes) -> OutputBatch:
+    return _decode(_output, body)
+
+
+def decode_worker_facts(body: bytes) -> WorkerFacts:
+    return _decode(_worker_facts, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as e:
+        raise ProtocolError(f"a message between our processes cannot be read: {e}") from e

@@ -1,0 +1,33 @@
+"""Fixtures that several folders share: the default model's file, its golden reference, a running server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The default model's file: `SIXFOLD_TEST_MODEL`, or the one in the cache (`sixfold pull smollm2`)."""
+    if path := os.environ.get("SIXFOLD_TEST_MODEL"):
+        return Path(path)
+    from sixfold.errors import ModelNotFound
+    from sixfold.model_store import resolve
+
+    try:
+        return resolve("smollm2")
+    except ModelNotFound:
+        pytest.skip("the default model is not in the cache; `make test` fetches it, or run: sixfold pull smollm2")
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, Any]:
+    """Float32 reference of the default model: see the file's `fields`."""
+    loaded: dict[str, Any] = json.loads((GOLDEN / "smollm2.json").read_text())
+    return loaded
