@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
 
@@ -39,6 +39,8 @@ def doctor(model: str | None, as_json: bool, config_file: Path | None, **flags: 
 
 
 def _report(resolved: Resolved) -> dict[str, Any]:
+    from importlib import metadata
+
     from sixfold.cli.machine import cores_allowed, cpu_name, memory_bytes
 
     problems: list[str] = []
@@ -55,7 +57,7 @@ def _report(resolved: Resolved) -> dict[str, Any]:
             "instruction set": _instruction_set(problems),
         },
         "versions": {
-            "sixfold": metadata.version("sixfold"),
+            "sixfold": __version__,
             "python": platform.python_version(),
             "linux": platform.release(),
             **{name: metadata.version(name) for name in PACKAGES},

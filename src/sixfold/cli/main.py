@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from sixfold import __version__
 from sixfold.cli.bench import bench
 from sixfold.cli.chat import chat, run
 from sixfold.cli.doctor import doctor
@@ -36,9 +37,7 @@ class InOrder(click.Group):
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import version
-
-    click.echo(f"sixfold {version('sixfold')}")
+    click.echo(f"sixfold {__version__}")
     ctx.exit()
 
 

@@ -1,0 +1,113 @@
+"""The conversation loop against a stand-in for `LLM`."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sixfold.cli import chat
+from sixfold.detokenizer import ChoiceDelta
+from sixfold.errors import ContextLengthExceeded
+from sixfold.sampling_params import SamplingParams
+
+
+class FakeLLM:
+    """Answers with the number of messages that it was shown."""
+
+    def __init__(self) -> None:
+        self.text = SimpleNamespace(name="fake", chat_template=object())
+        self.shown: list[Any] = []
+        self.aborted = 0
+        self.interrupt_after: int | None = None
+        self.full = False
+
+    def stream(self, asked: Any, params: SamplingParams) -> Iterator[ChoiceDelta]:
+        if self.full:
+            raise ContextLengthExceeded("too long")
+        self.shown.append(asked)
+        done = False
+        try:
+            for index, piece in enumerate(("answer ", "to ", f"{len(asked)}", "\x1b[2J")):
+                if index == self.interrupt_after:
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield ChoiceDelta(index=0, text=piece)
+            done = True
+        finally:
+            self.aborted += not done
+
+
+def converse(monkeypatch: pytest.MonkeyPatch, llm: FakeLLM, lines: str, opening: list[dict[str, str]] | None = None) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    chat._converse(llm, SamplingParams(), opening or [])  # type: ignore[arg-type]
+
+
+def test_a_conversation_grows_and_reset_forgets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = FakeLLM()
+    opening = [{"role": "system", "content": "Be brief."}]
+    converse(monkeypatch, llm, "one\n\ntwo\n/reset\nthree\n/exit\nfour\n", opening)
+    assert [len(messages) for messages in llm.shown] == [2, 4, 2]
+    assert llm.shown[1][2] == {"role": "assistant", "content": "answer to 2\x1b[2J"}
+    assert llm.shown[2][0] == opening[0]
+    out = capsys.readouterr().out
+    assert "answer to 4" in out
+    assert "\x1b" not in out, "a model's text must not reach the terminal as control sequences"
+
+
+def test_end_of_input_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = FakeLLM()
+    converse(monkeypatch, llm, "one\n")
+    assert len(llm.shown) == 1
+
+
+def test_ctrl_c_stops_the_answer_not_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = FakeLLM()
+    llm.interrupt_after = 1
+    before = signal.getsignal(signal.SIGINT)
+    converse(monkeypatch, llm, "one\ntwo\n")
+    assert signal.getsignal(signal.SIGINT) is before
+    assert llm.aborted == 2, "the engine must be told"
+    assert [len(messages) for messages in llm.shown] == [1, 3], "what was answered stays in the conversation"
+    assert "answer to 1" not in capsys.readouterr().out
+
+
+def test_a_full_context_is_said_and_the_question_dropped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = FakeLLM()
+    llm.full = True
+    converse(monkeypatch, llm, "one\n")
+    assert "too long; /reset starts a new conversation" in capsys.readouterr().err
+
+
+def test_ctrl_c_twice_at_the_prompt_leaves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    presses = iter([KeyboardInterrupt(), "hello", KeyboardInterrupt(), KeyboardInterrupt()])
+
+    def read() -> str:
+        press = next(presses)
+        if isinstance(press, BaseException):
+            raise press
+        return press
+
+    monkeypatch.setattr(chat, "_read_line", read)
+    llm = FakeLLM()
+    chat._converse(llm, SamplingParams(), [])  # type: ignore[arg-type]
+    assert len(llm.shown) == 1
+    assert capsys.readouterr().out.count("Ctrl-C again leaves") == 2
+
+
+def test_run_prints_one_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    llm = FakeLLM()
+    text, stopped = chat._answer(llm, "Once", SamplingParams())  # type: ignore[arg-type]
+    assert (text, stopped) == ("answer to 4\x1b[2J", False)
+    assert capsys.readouterr().out == "answer to 4[2J\n"

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from sixfold.cli import main as cli_main
+from sixfold.errors import ConfigError, ModelNotFound
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli_main.main(arguments)
+    code = caught.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def raise_from_list(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail() -> int:
+        raise error
+
+    monkeypatch.setattr(cli_main.cli.commands["list"], "callback", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ModelNotFound("no model 'x'"), 1, "sixfold: no model 'x'"),
+        (ConfigError("--port is at most 65535"), 2, "sixfold: --port is at most 65535"),
+        (RuntimeError("boom"), 1, "sixfold: unexpected RuntimeError: boom"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.UsageError("no"), 2, "no"),
+    ],
+)
+def test_errors_are_one_sentence_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
+) -> None:
+    raise_from_list(monkeypatch, error)
+    assert exit_code("list") == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert "Traceback" not in captured.err + captured.out
+
+
+def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    raise_from_list(monkeypatch, RuntimeError("boom"))
+    assert exit_code("--traceback", "list") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("serve", "--no-such-flag") == 2
+    assert exit_code("serve", "--port", "x") == 2
+    assert exit_code("serve", "--port", "70000") == 2
+    assert exit_code("bench", "--decode", "1,x") == 2
+    assert exit_code("bench", "--decode", "0") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out.startswith("sixfold ")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`sixfold --help` answers in under 0.3 s because of what it does not import; a time would depend on the machine."""
+    program = (
+        "import sys\n"
+        "from sixfold.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'tokenizers', 'starlette', 'uvicorn', 'rich', 'jinja2', 'asyncio', 'importlib.metadata'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+    assert "serve" in done.stdout

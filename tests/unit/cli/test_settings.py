@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sixfold.cli.settings import DEFAULT, names, resolve, unknown_environment
+from sixfold.config import Config
+from sixfold.errors import ConfigError
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sixfold.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_those_of_the_configuration() -> None:
+    resolved = resolve({}, environment={})
+    assert resolved.config == Config()
+    assert set(resolved.origins.values()) == {DEFAULT}
+    assert list(resolved.values) == list(names())
+
+
+def test_the_later_source_wins_and_is_named(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'port = 1\nhost = "a"\nmax-num-seqs = 3\nheader_timeout_s = 2\n')
+    resolved = resolve({"port": 3, "seed": None}, path, {"SIXFOLD_PORT": "2", "SIXFOLD_HOST": "b"})
+    assert resolved.config.api.port == 3
+    assert resolved.config.api.host == "b"
+    assert resolved.config.scheduler.max_num_seqs == 3
+    assert resolved.config.api.header_timeout_s == 2.0
+    assert resolved.origins["port"] == "flag"
+    assert resolved.origins["host"] == "SIXFOLD_HOST"
+    assert resolved.origins["max_num_seqs"] == str(path)
+    assert resolved.origins["seed"] == DEFAULT
+
+
+def test_chosen_leaves_out_defaults_and_other_parts() -> None:
+    resolved = resolve({"port": 3, "threads": 2}, environment={})
+    assert resolved.chosen() == {"threads": 2}
+    assert resolved.chosen(("api",)) == {"port": 3}
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("0", False), ("Off", False), ("yes", True)])
+def test_booleans_from_the_environment(text: str, value: bool) -> None:
+    resolved = resolve({}, environment={"SIXFOLD_ENABLE_PREFIX_CACHING": text})
+    assert resolved.config.cache.enable_prefix_caching is value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("SIXFOLD_PORT", "tcp://10.0.0.1:80", "a whole number"),
+        ("SIXFOLD_BODY_TIMEOUT_S", "soon", "a number"),
+        ("SIXFOLD_ENABLE_PREFIX_CACHING", "maybe", "true or false"),
+    ],
+)
+def test_a_bad_environment_variable_is_named(name: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .* must be {said}"):
+        resolve({}, environment={name: text})
+
+
+def test_a_value_out_of_range_names_its_origin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--port is at most 65535 \(set by SIXFOLD_PORT\)"):
+        resolve({}, environment={"SIXFOLD_PORT": "70000"})
+    path = toml(tmp_path, "max_num_seqs = 0")
+    with pytest.raises(ConfigError, match=r"--max-num-seqs .* \(set by .*sixfold.toml\)"):
+        resolve({}, path, {})
+    with pytest.raises(ConfigError) as caught:
+        resolve({"port": 70000}, environment={})
+    assert caught.value.message == "--port is at most 65535"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_num_seq = 1", "no setting 'max_num_seq'; did you mean max_num_seqs"),
+        ("port = true", "port must be a whole number"),
+        ('port = "1"', "port must be a whole number"),
+        ("host = 1", "host must be text"),
+        ("[api]\nport = 1", "no setting 'api'"),
+        ("port = ", "not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolve({}, toml(tmp_path, text), {})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.toml cannot be read: No such file"):
+        resolve({}, tmp_path / "none.toml", {})
+
+
+def test_unknown_environment_variables_are_listed_not_refused() -> None:
+    environment: dict[str, Any] = {"SIXFOLD_SERVICE_HOST": "x", "SIXFOLD_CACHE": "y", "SIXFOLD_PORT": "1", "PATH": "/"}
+    assert unknown_environment(environment) == ["SIXFOLD_SERVICE_HOST"]
+    resolve({}, environment=environment)
