@@ -1,0 +1,177 @@
+"""The worker over the scripted backend: keys, order, slots; and the bytes in which a step travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sixfold.errors import InvalidRequest, ProtocolError
+from sixfold.executor.in_process import InProcessExecutor
+from sixfold.executor.scripted import FAULT, ScriptedBackend, script_ids
+from sixfold.executor.step_arrays import StepArrays
+from sixfold.executor.wire import decode_result, decode_step, encode, pack
+from sixfold.executor.worker import Worker
+from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, Sampling, SlotAdmit, StepPlan
+from sixfold.text import byte_tokenizer
+
+END = 256
+
+
+def backend(**changes: object) -> ScriptedBackend:
+    settings = {
+        "n_vocab": 260,
+        "printable": list(range(97, 123)),
+        "end_id": END,
+        "num_blocks": 32,
+        "max_slots": 4,
+        "max_model_len": 64,
+        **changes,
+    }
+    return ScriptedBackend(**settings)  # type: ignore[arg-type]
+
+
+def admit(slot: int = 0, tokens: tuple[int, ...] = (1, 2, 3), **changes: object) -> SlotAdmit:
+    fields = {
+        "slot": slot,
+        "generation": 0,
+        "incarnation": 0,
+        "token_ids": list(tokens),
+        "n_prompt_original": len(tokens),
+        "choice": 0,
+        "sampling": Sampling(seed=5, temperature=0.0),
+        **changes,
+    }
+    return SlotAdmit(**fields)  # type: ignore[arg-type]
+
+
+def plan(step_id: int, rows: list[tuple[int, int, int, int]], **changes: object) -> StepPlan:
+    """Rows are (slot, start, count, flags)."""
+    step = StepPlan(
+        engine_epoch=1,
+        step_id=step_id,
+        slots=[r[0] for r in rows],
+        generations=[0] * len(rows),
+        incarnations=[0] * len(rows),
+        starts=[r[1] for r in rows],
+        counts=[r[2] for r in rows],
+        flags=[r[3] for r in rows],
+        table_starts=[0] * len(rows),
+        table_counts=[0] * len(rows),
+    )
+    for name, value in changes.items():
+        setattr(step, name, value)
+    return step
+
+
+def test_a_step_survives_the_wire() -> None:
+    step = plan(0, [(0, 0, 3, SAMPLE), (2, 4, 1, 0)], admits=[admit()], copies=[(3, 4)], frees=[(1, 9)])
+    step.table_counts, step.table_blocks = [2, 1], [7, 8, 9]
+    got = StepArrays.unpack(decode_step(encode(pack(step))))
+    assert got.columns.tolist() == [[0, 2], [0, 0], [0, 0], [0, 4], [3, 1], [SAMPLE, 0], [0, 0], [2, 1]]
+    assert got.table_blocks.tolist() == [7, 8, 9] and got.copies.tolist() == [[3, 4]] and got.frees.tolist() == [[1, 9]]
+    assert got.admits == step.admits
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x91\x01", encode(["x"] * 8), encode([1, 2, 5, b"abc", b"", b"", b"", []])])
+def test_bytes_that_are_no_step_are_protocol_errors(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        StepArrays.unpack(decode_step(data))
+    with pytest.raises(ProtocolError):
+        decode_result(b"\xc1" + data)
+
+
+def test_a_script_comes_out_token_by_token_then_the_end() -> None:
+    executor = InProcessExecutor(Worker(backend()))
+    executor.submit(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit(script=(40, 41))]))
+    executor.submit(plan(1, [(0, 3, 1, SAMPLE)]))  # planned before step 0 was collected
+    executor.submit(plan(2, [(0, 4, 1, SAMPLE)]))
+    assert [executor.collect().token_ids for _ in range(3)] == [[40], [41], [END]]
+
+
+def test_chunked_prefill_draws_only_at_its_end() -> None:
+    executor = InProcessExecutor(Worker(backend()))
+    executor.submit(plan(0, [(0, 0, 2, 0)], admits=[admit(script=(40,))]))
+    executor.submit(plan(1, [(0, 2, 1, SAMPLE)]))
+    assert [executor.collect().token_ids for _ in range(2)] == [[-1], [40]]
+
+
+def test_a_fault_is_one_rows_matter() -> None:
+    executor = InProcessExecutor(Worker(backend()))
+    admits = [admit(0, script=(40, FAULT, 42)), admit(1, script=(50, 51, 52))]
+    executor.submit(plan(0, [(0, 0, 3, SAMPLE), (1, 0, 3, SAMPLE)], admits=admits))
+    for step in (1, 2):
+        executor.submit(plan(step, [(0, 2 + step, 1, SAMPLE), (1, 2 + step, 1, SAMPLE)]))
+    results = [executor.collect() for _ in range(3)]
+    assert [r.status for r in results] == [
+        [RowStatus.OK] * 2,
+        [RowStatus.NAN_LOGITS, RowStatus.OK],
+        [RowStatus.OK] * 2,
+    ]
+    assert [r.token_ids[1] for r in results] == [50, 51, 52]
+
+
+def test_resume_continues_where_the_first_life_stopped() -> None:
+    """A slot rebuilt from prompt and delivered tokens draws what an undisturbed one draws."""
+
+    def run(n: int, delivered: tuple[int, ...]) -> list[int]:
+        executor = InProcessExecutor(Worker(backend()))
+        known = (1, 2, 3, *delivered)
+        out: list[int] = []
+        start = admit(tokens=known, n_prompt_original=3, sampling=Sampling(seed=9))
+        executor.submit(plan(0, [(0, 0, len(known), SAMPLE)], admits=[start]))
+        for i in range(n):
+            out += executor.collect().token_ids
+            if i + 1 < n:
+                executor.submit(plan(i + 1, [(0, len(known) + i, 1, SAMPLE)]))
+        return out
+
+    whole = run(8, ())
+    assert run(5, tuple(whole[:3])) == whole[3:]
+
+
+def test_logit_bias_and_logprobs_are_real_on_a_script() -> None:
+    executor = InProcessExecutor(Worker(backend()))
+    sampling = Sampling(seed=1, temperature=0.0, logit_bias={77: 100.0}, logprobs=2)
+    executor.submit(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit(script=(40,), sampling=sampling)]))
+    result = executor.collect()
+    assert result.token_ids == [77]
+    entry = result.logprobs[0]
+    assert entry.top_ids[0] == 40 and entry.logprob < entry.top_logprobs[0]  # of the raw logits, before the bias
+
+
+def test_prompt_logprobs_score_every_prompt_token_but_the_first() -> None:
+    executor = InProcessExecutor(Worker(backend()))
+    executor.submit(plan(0, [(0, 0, 2, PROMPT_LOGPROBS)], admits=[admit(prompt_logprobs=1)]))
+    executor.submit(plan(1, [(0, 2, 1, SAMPLE | PROMPT_LOGPROBS)]))
+    scores = [executor.collect().prompt_logprobs[0] for _ in range(2)]
+    assert [len(s) for s in scores] == [2, 0]
+    assert [s.top_ids for s in scores[0]] == [[2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (plan(2, [(0, 3, 1, SAMPLE)]), "step 2 where 1 was due"),
+        (plan(1, [(0, 3, 1, SAMPLE)], engine_epoch=0), "engine epoch 0"),
+        (plan(1, [(0, 3, 1, SAMPLE)], generations=[1]), "another life"),
+        (plan(1, [(0, 3, 1, SAMPLE)], incarnations=[1]), "another life"),
+        (plan(1, [(0, 4, 1, SAMPLE)]), "beyond its slot"),
+        (plan(1, [(0, 3, 1, SAMPLE)], frees=[(0, 0)]), "another life"),
+        (plan(1, [], admits=[admit(tokens=(1,) * 65)]), "65 tokens"),
+    ],
+)
+def test_steps_that_do_not_match_are_refused(step: StepPlan, message: str) -> None:
+    worker = Worker(backend())
+    worker.execute(StepArrays.unpack(pack(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit()]))))
+    with pytest.raises(ProtocolError, match=message):
+        worker.execute(StepArrays.unpack(pack(step)))
+
+
+def test_script_entries_are_single_tokens() -> None:
+    tokenizer = byte_tokenizer(["abc", " D"])
+    ids = script_ids(["abc", " D", "x", 3, FAULT, "<|im_end|>"], tokenizer)
+    assert [tokenizer.piece(i) if i >= 0 else i for i in ids] == ["abc", " D", "x", "\x03", FAULT, "<|im_end|>"]
+    for bad in (["zz"], [""], [-2], [10**6]):
+        with pytest.raises(InvalidRequest, match=r"script\[0\]"):
+            script_ids(bad, tokenizer)
+    assert np.all(np.array(ids) < tokenizer.n_vocab)
