@@ -39,8 +39,6 @@ def doctor(model: str | None, as_json: bool, config_file: Path | None, **flags: 
 
 
 def _report(resolved: Resolved) -> dict[str, Any]:
-    from importlib import metadata
-
     from sixfold.cli.machine import cores_allowed, cpu_name, memory_bytes
 
     problems: list[str] = []
@@ -60,7 +58,7 @@ def _report(resolved: Resolved) -> dict[str, Any]:
             "sixfold": __version__,
             "python": platform.python_version(),
             "linux": platform.release(),
-            **{name: metadata.version(name) for name in PACKAGES},
+            **{name: _version(name, problems) for name in PACKAGES},
         },
         "models": _models(resolved.config.model.model, resolved.config.executor.executor, problems),
         "settings": {
@@ -70,6 +68,16 @@ def _report(resolved: Resolved) -> dict[str, Any]:
         "unknown environment variables": unknown_environment(),
         "problems": problems,
     }
+
+
+def _version(package: str, problems: list[str]) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        problems.append(f"The package {package} is not installed: make install")
+        return None
 
 
 def _instruction_set(problems: list[str]) -> str | None:

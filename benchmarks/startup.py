@@ -1,0 +1,53 @@
+"""Time from the start of `sixfold serve` to the first token of a request, the model being in the cache.
+
+    python benchmarks/startup.py [--model smollm2] [--rounds 5]
+
+The request is sent from the first moment on, again and again, until the server takes it: so the figure holds
+everything that a user would wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+
+from report import header, table
+from serving import STARTED_S, served, stream
+
+RETRY_S = 0.01
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    body = {"model": args.model, "prompt": "One, two,", "max_tokens": 4, "temperature": 0, "stream": True}
+    seconds = []
+    for _ in range(args.rounds):
+        started = time.perf_counter()
+        with served(args.model) as url:
+            seconds.append(asyncio.run(_first_token(url, body, started)))
+    print(header())
+    row = (min(seconds), statistics.median(seconds), max(seconds))
+    print(table(("seconds to the first token: best", "median", "worst"), [row]))
+    return 0
+
+
+async def _first_token(url: str, body: dict[str, object], started: float) -> float:
+    while time.perf_counter() - started < STARTED_S:
+        sent = time.perf_counter()
+        answer = await stream(url, body)
+        if answer.status == 200 and not answer.error:
+            return sent + answer.ttft_s - started
+        if answer.status not in (0, 503):
+            sys.exit(f"the server answered {answer.status}: {answer.error}")
+        await asyncio.sleep(RETRY_S)
+    sys.exit(f"no answer within {STARTED_S:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Write the pages of docs/ that are made from the program: docs/settings.md and docs/cli.md.
+
+    python scripts/write_docs.py            write them
+    python scripts/write_docs.py --check    exit 1 and name those that are stale
+
+The tests run the check, so these pages cannot fall behind the code.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import click
+
+from sixfold.cli.main import cli
+from sixfold.cli.settings import ENVIRONMENT_PREFIX, names
+from sixfold.config import Config, settings
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+WIDTH = {"terminal_width": 100, "max_content_width": 100}
+MADE = "<!-- Made by scripts/write_docs.py; do not edit. -->\n"
+
+
+def settings_page() -> str:
+    """One table per part of the configuration."""
+    lines = [
+        MADE,
+        "# Settings\n",
+        "A setting comes from its default, from the TOML file given with `--config` (or `SIXFOLD_CONFIG`), from an",
+        "environment variable, or from a flag; the later one wins. `sixfold doctor` shows each value and its origin.",
+        'In Python they are keyword arguments: `LLM("smollm2", max_num_seqs=8)`.\n',
+        "```toml",
+        "# sixfold.toml",
+        'model = "smollm2"',
+        "max_num_seqs = 8",
+        "enable_prefix_caching = false",
+        "```\n",
+        f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`. An",
+        "unknown key in the file is an error. An unknown variable is not (orchestrators set such names for their own",
+        "ends); `sixfold doctor` names it. Two more variables are read: `SIXFOLD_CACHE`, the folder of model files",
+        "(default `~/.cache/sixfold`), and `SIXFOLD_ISA`, which forces a build of the kernels (`avx512`, `generic`).\n",
+    ]
+    owner_before: str | None = None
+    for flag, (owner, f) in settings().items():
+        if owner != owner_before:
+            title, doc = _part(owner)
+            lines += ["", f"## {title}\n", f"{doc}\n", "| setting | default | what it is |", "|---|---|---|"]
+            owner_before = owner
+        choices = f"; one of {', '.join(f'`{c}`' for c in f.metadata['choices'])}" if f.metadata["choices"] else ""
+        default = '""' if f.default == "" else str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
+        shown = "MODEL (the argument)" if flag == "--model" else f"`{flag}`"
+        lines.append(f"| {shown} | `{default}` | {f.metadata['help']}{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+def _part(owner: str) -> tuple[str, str]:
+    if not owner:
+        return "Everything", "Not of one part alone."
+    doc = (type(getattr(Config(), owner)).__doc__ or "").splitlines()[0]
+    return owner.capitalize(), doc
+
+
+def cli_page() -> str:
+    """`--help` of every command as it prints, without the settings, which have their own page."""
+    top = click.Context(cli, info_name="sixfold", help_option_names=["-h", "--help"], **WIDTH)
+    parts = [
+        MADE,
+        "# The `sixfold` command\n",
+        "Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 130 stopped by Ctrl-C.\n",
+        f"## `sixfold`\n\n```\n{cli.get_help(top)}\n```\n",
+    ]
+    parts += [_command(name, command, top) for name, command in cli.commands.items()]
+    return "\n".join(parts)
+
+
+def _command(name: str, command: click.Command, top: click.Context) -> str:
+    shown = copy.copy(command)
+    shown.params = [param for param in command.params if isinstance(param, click.Argument) or param.name not in names()]
+    text = shown.get_help(click.Context(shown, info_name=name, parent=top, **WIDTH))
+    taken = {param.name for param in command.params}
+    owners = [owner or "everything" for owner, f in settings().values() if f.name in taken - {"model"}]
+    more = ""
+    if owners:
+        links = ", ".join(f"[{owner}](settings.md#{owner})" for owner in dict.fromkeys(owners))
+        more = f"\nAnd the settings of {links}.\n"
+    return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
+
+
+PAGES = {"settings.md": settings_page, "cli.md": cli_page}
+
+
+def stale() -> list[str]:
+    """Names of the pages whose text is not what the program says now."""
+    return [n for n, make in PAGES.items() if not (DOCS / n).is_file() or (DOCS / n).read_text() != make()]
+
+
+def main() -> int:
+    pages = stale()
+    if "--check" in sys.argv[1:]:
+        for name in pages:
+            print(f"docs/{name} is stale: run scripts/write_docs.py", file=sys.stderr)
+        return bool(pages)
+    for name in pages:
+        (DOCS / name).write_text(PAGES[name]())
+        print(f"wrote docs/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

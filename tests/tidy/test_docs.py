@@ -1,0 +1,75 @@
+"""What the documentation says exists, exists; what exists is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sixfold.config import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "sixfold"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|md|sh|cc|h|toml|txt))`")
+"""A path in backticks: with a slash, or a bare file name."""
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+MADE_LATER = ("build/", "dist/", ".venv/")
+"""Folders that a command makes."""
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def exists(path: str, page: Path) -> bool:
+    """Relative to the page, the repository or the package; a bare file name may lie anywhere in the sources."""
+    if any((folder / path).exists() for folder in (page.parent, ROOT, PACKAGE)):
+        return True
+    return "/" not in path and any(ROOT.glob(f"{top}/**/{path}") for top in ("src", "native", "tests", "scripts"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_paths_and_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    named = {path for path in PATH.findall(text) if not path.startswith(("/", "v1/", *MADE_LATER))}
+    linked = {link for link in LINK.findall(text) if "://" not in link and not link.startswith("mailto:")}
+    missing = sorted(path for path in named | linked if not exists(path, page))
+    assert not missing
+
+
+def test_pages_made_from_the_program_are_fresh() -> None:
+    assert load_script("write_docs").stale() == [], "run scripts/write_docs.py"
+
+
+def test_every_setting_has_help() -> None:
+    for flag, (_, f) in settings().items():
+        assert f.metadata["help"], flag
+
+
+def test_the_configuration_stays_small() -> None:
+    assert len(settings()) <= 40
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen: set[Path] = set()
+    todo = [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        targets = [(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if link.endswith(".md")]
+        todo += [target for target in targets if target.is_file()]
+    assert set(PAGES) - seen == set()
