@@ -43,7 +43,9 @@ class FakeLLM:
             self.aborted += not done
 
 
-def converse(monkeypatch: pytest.MonkeyPatch, llm: FakeLLM, lines: str, opening: list[dict[str, str]] | None = None) -> None:
+def converse(
+    monkeypatch: pytest.MonkeyPatch, llm: FakeLLM, lines: str, opening: list[dict[str, str]] | None = None
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
     chat._converse(llm, SamplingParams(), opening or [])  # type: ignore[arg-type]
 

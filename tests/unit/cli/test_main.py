@@ -66,7 +66,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """`sixfold --help` answers in under 0.3 s because of what it does not import; a time would depend on the machine."""
+    """What makes `sixfold --help` quick is what it does not import; a time would depend on the machine."""
     program = (
         "import sys\n"
         "from sixfold.cli.main import main\n"

@@ -32,7 +32,9 @@ class ScriptedCore:
             first = self.sent.get(request.uid, 0)
             self.sent[request.uid] = first + count
             finish = Finish("length") if first + count == request.max_tokens else None
-            deltas.append(TokenDelta(uid=request.uid, choice=0, first_index=first, token_ids=[7] * count, finish=finish))
+            deltas.append(
+                TokenDelta(uid=request.uid, choice=0, first_index=first, token_ids=[7] * count, finish=finish)
+            )
         return deltas
 
 
