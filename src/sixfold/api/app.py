@@ -1,0 +1,165 @@
+"""The ASGI application: the route table, and the checks that every call meets first.
+
+Order of what a call goes through:
+
+    guard.py        connection cap, header deadline and size          (below ASGI)
+    App             Host allow-list, route, method
+    context.py      readiness, admission permit
+    call.py         content type, body size and deadline
+    decoding.py     nesting depth, JSON, types, unknown fields
+    params.py       ranges; then the model, template and tokenizer, token ids, lengths
+    generation.py   the engine's verdict
+
+A path that is not in `ROUTES` does not exist.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sixfold.api import admin
+from sixfold.api.call import Call
+from sixfold.api.chat import create_chat_completion
+from sixfold.api.completions import create_completion
+from sixfold.api.context import ApiContext
+from sixfold.api.engine_face import EngineFace
+from sixfold.api.errors import ClientGone
+from sixfold.api.tokenize import detokenize, tokenize
+from sixfold.config import ApiConfig
+from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
+from sixfold.observability.metrics import ApiMetrics
+
+__all__ = ["ROUTES", "App", "allowed_hosts", "build_app"]
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Call], Awaitable[None]]
+
+ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("POST", "/v1/chat/completions", create_chat_completion),
+    ("POST", "/v1/completions", create_completion),
+    ("POST", "/tokenize", tokenize),
+    ("POST", "/detokenize", detokenize),
+    ("GET", "/v1/models", admin.models),
+    ("GET", "/v1/models/{id:path}", admin.model),
+    ("GET", "/health", admin.ready),
+    ("GET", "/readyz", admin.ready),
+    ("GET", "/livez", admin.live),
+    ("GET", "/version", admin.version),
+    ("GET", "/metrics", admin.metrics),
+    ("GET", "/openapi.json", admin.openapi),
+)
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+WILDCARDS = frozenset({"0.0.0.0", "::"})
+
+
+def build_app(client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None) -> App:
+    """The application over an engine."""
+    metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
+    return App(ApiContext(client, config, metrics))
+
+
+class App:
+    """See the module's docstring."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self.context = context
+        self._hosts = allowed_hosts(context.config)
+        routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
+        self._router = Router(routes, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(self.context, scope, receive, send)
+        scope["sixfold.call"] = call
+        scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
+        try:
+            self._check_host(call)
+            await self._router(scope, receive, send)
+        except ClientGone:
+            return
+        except HTTPException as error:
+            await call.fail(_routing_error(error, scope))
+        except SixfoldError as error:
+            await self._fail(call, error)
+        except Exception as error:
+            logger.exception("request %s failed", call.request_id)
+            await self._fail(call, error)
+
+    def _check_host(self, call: Call) -> None:
+        """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""
+        if self._hosts is None:
+            return
+        name = host_name(call.header(b"host") or b"")
+        if name in self._hosts.names or (self._hosts.any_address and _is_address(name)):
+            return
+        raise NotAllowed("this Host is not allowed; see --allowed-hosts", code="host_not_allowed")
+
+    async def _fail(self, call: Call, error: Exception) -> None:
+        if call.started:
+            raise error
+        await call.fail(error)
+
+
+class _Endpoint:
+    """A handler as an ASGI application, so that the router adds nothing around it."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(scope["sixfold.call"])
+
+
+class AllowedHosts:
+    """Host names that are accepted."""
+
+    def __init__(self, names: frozenset[str], any_address: bool) -> None:
+        self.names = names
+        self.any_address = any_address
+        """Bound to all addresses: numeric hosts cannot be rebound by DNS and are accepted."""
+
+
+def allowed_hosts(config: ApiConfig) -> AllowedHosts | None:
+    """Accepted values of `Host`, without port; None accepts all."""
+    more = {name.strip().lower().strip("[]") for name in config.allowed_hosts.split(",") if name.strip()}
+    if "*" in more:
+        return None
+    bound = config.host.lower().strip("[]")
+    return AllowedHosts(LOCAL_NAMES | more | {bound}, bound in WILDCARDS)
+
+
+def host_name(header: bytes) -> str:
+    """`localhost:8000` -> `localhost`, `[::1]:8000` -> `::1`."""
+    text = header.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _routing_error(error: HTTPException, scope: Scope) -> SixfoldError:
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return NotAllowed(f"this path takes {allow}", code="method_not_allowed")
+    return RouteNotFound("no such path; /openapi.json lists what there is")
+
+
+def _unused(app: App) -> ASGIApp:
+    """`App` is an ASGI application: checked by the type checker."""
+    return app

@@ -1,0 +1,196 @@
+"""One HTTP call: its request's bytes in, its response's bytes out. Handlers meet ASGI nowhere else.
+
+A response that is sent while the request's body is still arriving closes the connection afterwards. Closing at once
+would reset it, and the client might never see the answer; so for a short time what still arrives is read and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from sixfold.api.context import ApiContext
+from sixfold.api.errors import ClientGone, clip, render_error
+from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+
+__all__ = ["Call"]
+
+LINGER_S = 2.0
+LINGER_MAX_BYTES = 256 << 20
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Call:
+    """See the module's docstring. Lives as long as its handler runs.
+
+    Attributes:
+        request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
+    """
+
+    __slots__ = ("_body_left", "_send", "context", "receive", "request_id", "scope", "started")
+
+    def __init__(self, context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+        self.context = context
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        label = self.header(b"x-request-id")
+        if label is not None and _REQUEST_ID.fullmatch(label):
+            self.request_id = label.decode("ascii")
+        else:
+            self.request_id = "req-" + secrets.token_hex(12)
+        self.started = False
+        self._body_left = (
+            self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
+        )
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of this (lower case) name."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return bytes(value)
+        return None
+
+    # request
+
+    async def read_json(self) -> bytes:
+        """The body of a POST, not yet parsed.
+
+        Raises:
+            NotAllowed: it is not declared as plain JSON.
+            PayloadTooLarge, BodyTimeout, Overloaded: it breaks a limit.
+            ClientGone: it will never be complete.
+        """
+        media_type = (self.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+        if media_type != b"application/json":
+            raise NotAllowed("Content-Type must be application/json", code="unsupported_media_type")
+        if (self.header(b"content-encoding") or b"identity").strip().lower() != b"identity":
+            raise NotAllowed("a compressed body is not accepted", code="unsupported_media_type")
+        limit = self.context.config.max_body_bytes
+        declared = self.header(b"content-length")
+        if declared is not None and (not declared.isdigit() or int(declared) > limit):
+            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(self.context.config.body_timeout_s):
+                body = await self._read(limit)
+        except TimeoutError:
+            raise BodyTimeout(f"the body did not arrive within {self.context.config.body_timeout_s:g} s") from None
+        if not body:
+            raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
+        return body
+
+    async def _read(self, limit: int) -> bytes:
+        message = await self.receive()
+        body = message.get("body", b"")
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self._body_left = False
+            if len(body) > limit:
+                raise _too_large(limit)
+            return bytes(body)
+        return await self._read_pieces(message, limit)
+
+    async def _read_pieces(self, message: Any, limit: int) -> bytes:
+        budget = self.context.body_budget
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                if message["type"] != "http.request":
+                    raise ClientGone
+                piece = message.get("body", b"")
+                size += len(piece)
+                budget.take(len(piece))
+                pieces.append(piece)
+                if size > limit:
+                    raise _too_large(limit)
+                if budget.exceeded:
+                    raise Overloaded("too many large requests are arriving at the same time", retry_after_s=1.0)
+                if not message.get("more_body"):
+                    self._body_left = False
+                    return b"".join(pieces)
+                message = await self.receive()
+        finally:
+            budget.give(size)
+
+    async def wait_gone(self) -> None:
+        """Returns when the client has left (or the response is complete)."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    # response
+
+    async def respond(
+        self, status: int, body: bytes, *, content_type: bytes = b"application/json", headers: Headers = ()
+    ) -> None:
+        """Send a whole response."""
+        self.started = True
+        head = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.request_id.encode("ascii")),
+            *headers,
+        ]
+        if self._body_left:
+            head.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._send({"type": "http.response.body", "body": body, "more_body": self._body_left})
+        if self._body_left:
+            await self._linger()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self, error: BaseException) -> None:
+        """Send the error's response."""
+        answer = render_error(error, self.request_id)
+        headers = [(b"retry-after", b"%d" % answer.retry_after_s)] if answer.retry_after_s is not None else []
+        self.context.metrics.count_refusal(answer.status)
+        await self.respond(answer.status, answer.body, headers=headers)
+
+    async def start_stream(self, headers: Headers = ()) -> None:
+        """Begin a response of server-sent events."""
+        self.started = True
+        head = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-request-id", self.request_id.encode("ascii")),
+            *headers,
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of a stream; waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self, data: bytes) -> None:
+        """Send the last part."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    def ignored_header(self, names: list[str]) -> list[tuple[bytes, bytes]]:
+        """Names the fields that were left out under `--unknown-fields ignore`."""
+        if not names:
+            return []
+        return [(b"x-sixfold-ignored-fields", clip(", ".join(names), 1000).encode("ascii", "replace"))]
+
+    async def _linger(self) -> None:
+        dropped = 0
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while dropped < LINGER_MAX_BYTES:
+                    message = await self.receive()
+                    if message["type"] != "http.request" or not message.get("more_body"):
+                        return
+                    dropped += len(message.get("body", b""))
+        except TimeoutError:
+            return
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {limit} bytes")

@@ -1,0 +1,326 @@
+"""`POST /v1/chat/completions`: messages in, the assistant's message out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from sixfold.api.answer import collect
+from sixfold.api.call import Call
+from sixfold.api.context import ApiContext
+from sixfold.api.decoding import decode
+from sixfold.api.generation import Generation, TotalUsage
+from sixfold.api.logprobs import ChatLogprobs, Shown
+from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
+from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest
+from sixfold.api.stream import Renderer, stream
+from sixfold.detokenizer import ChoiceDelta
+from sixfold.errors import InvalidRequest
+from sixfold.sampling_params import MAX_LOGPROBS, SamplingParams
+
+__all__ = ["create_chat_completion", "render_prompt"]
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
+
+json = msgspec.json.encode
+
+
+async def create_chat_completion(call: Call) -> None:
+    """Handle one call."""
+    context = call.context
+    with context.admitted():
+        request, ignored = decode(ChatRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        limits = _limits(request)
+        params = sampling_params(request, limits)
+        messages = template_messages(request.messages)
+        context.check_model(request.model)
+        context.check_room(params.n)
+        prompt = await render_prompt(context, messages)
+        requests = execution_requests(context, request, params, limits, [prompt])
+        generation = Generation(context, requests, text_options(params))
+        answer = _Answer.of(context, request, params, prompt)
+        await generation.start()
+    headers = call.ignored_header(ignored)
+    if request.stream:
+        await stream(call, generation, _Stream(answer, wants_usage(request)), headers)
+    else:
+        choices = _Choices(answer)
+        await collect(call, generation, choices.add, choices.document, headers)
+
+
+def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Wire messages -> what the template sees.
+
+    Text parts are joined by newlines; `developer` is what OpenAI's newer clients call `system`.
+
+    Raises:
+        InvalidRequest: `param` is `messages`, or names the message and its field.
+    """
+    if not messages:
+        raise InvalidRequest("messages is empty", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages has more than {MAX_MESSAGES} entries", param="messages")
+    return [_template_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
+
+
+async def render_prompt(
+    context: ApiContext, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True
+) -> list[int]:
+    """The chat as token ids, made beside the event loop.
+
+    Raises:
+        InvalidRequest: there is no template, or it refuses these messages.
+    """
+    template = context.client.chat_template
+    if template is None:
+        raise InvalidRequest(
+            "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
+        )
+    ids = await context.in_thread(template.render, messages, add_generation_prompt=add_generation_prompt)
+    if not ids:
+        raise InvalidRequest("the chat template made an empty prompt of these messages", param="messages")
+    return ids
+
+
+def _template_message(where: str, message: ChatMessage) -> dict[str, Any]:
+    if message.role not in ROLES:
+        raise InvalidRequest(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
+    for name in ECHOED_FIELDS:
+        if getattr(message, name) not in (None, [], ""):
+            raise InvalidRequest(f"{where}.{name} is not supported by this server", param=f"{where}.{name}")
+    out: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": _text(f"{where}.content", message),
+    }
+    if message.name is not None:
+        out["name"] = message.name
+    if message.tool_call_id is not None:
+        out["tool_call_id"] = message.tool_call_id
+    return out
+
+
+def _text(where: str, message: ChatMessage) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise InvalidRequest(f"{where} must be text or a list of text parts", param=where)
+    for part in content:
+        if part.type != "text" or part.text is None:
+            raise InvalidRequest(f"{where}: only parts of type text, with a text, are supported", param=where)
+    return "\n".join([part.text or "" for part in content])
+
+
+def _limits(request: ChatRequest) -> Limits:
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise InvalidRequest("max_tokens and max_completion_tokens differ; give one", param="max_completion_tokens")
+    field = "max_tokens" if new is None else "max_completion_tokens"
+    max_tokens = old if new is None else new
+    if max_tokens == 0:
+        raise InvalidRequest(f"{field} must be at least 1", param=field)
+    top = request.top_logprobs
+    if top is not None and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    return Limits(
+        max_tokens=max_tokens,
+        max_tokens_field=field,
+        prompt_field="messages",
+        logprobs=(top or 0) if request.logprobs else None,
+        logprobs_field="top_logprobs",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What all events of an answer, or its only document, have in common."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+    n: int
+    prompt: list[int]
+    shown: Shown | None
+    """None without `logprobs`."""
+    end_ids: frozenset[int]
+    token_ids: bool
+
+    @classmethod
+    def of(cls, context: ApiContext, request: ChatRequest, params: SamplingParams, prompt: list[int]) -> _Answer:
+        client = context.client
+        shown = None
+        if params.logprobs is not None:
+            shown = Shown(client.tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
+        return cls(
+            id="chatcmpl-" + secrets.token_hex(16),
+            created=int(time.time()),
+            model=client.model_name,
+            fingerprint=context.fingerprint,
+            n=params.n,
+            prompt=prompt,
+            shown=shown,
+            end_ids=client.tokenizer.end_ids,
+            token_ids=bool(request.return_token_ids),
+        )
+
+    def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
+        """None where the model ended by itself."""
+        return None if delta.stop_reason in self.end_ids else delta.stop_reason
+
+    def logprobs(self, delta: ChoiceDelta) -> ChatLogprobs | None:
+        if self.shown is None:
+            return None
+        stop_token = delta.finish_reason == "stop" and isinstance(delta.stop_reason, int)
+        return self.shown.chat(self.shown.entries(delta.token_ids, delta.logprobs or [], stop_token=stop_token))
+
+
+class AssistantMessage(msgspec.Struct):
+    """`choices[].message`."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One of `choices`."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    """The whole answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: TotalUsage
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Choices:
+    """Gathers the whole answer."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._deltas: list[list[ChoiceDelta]] = [[] for _ in range(answer.n)]
+
+    def add(self, deltas: list[ChoiceDelta]) -> None:
+        for delta in deltas:
+            self._deltas[delta.index].append(delta)
+
+    def document(self, generation: Generation) -> bytes:
+        answer = self._answer
+        document = ChatCompletion(
+            answer.id,
+            "chat.completion",
+            answer.created,
+            answer.model,
+            answer.fingerprint,
+            [self._choice(deltas) for deltas in self._deltas],
+            generation.usage(),
+        )
+        if answer.token_ids:
+            document.prompt_token_ids = answer.prompt
+        return json(document)
+
+    def _choice(self, deltas: list[ChoiceDelta]) -> ChatChoice:
+        answer = self._answer
+        last = deltas[-1]
+        logprobs = None
+        if answer.shown is not None:
+            parts = [answer.logprobs(delta) for delta in deltas]
+            logprobs = ChatLogprobs([entry for part in parts if part is not None for entry in part.content])
+        choice = ChatChoice(
+            last.index,
+            AssistantMessage("".join([delta.text for delta in deltas])),
+            logprobs,
+            last.finish_reason,
+            answer.stop_reason(last),
+        )
+        if answer.token_ids:
+            choice.token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+        return choice
+
+
+class ChunkDelta(msgspec.Struct, omit_defaults=True):
+    """`choices[].delta`: the role comes once, with a choice's first event."""
+
+    role: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """One of a chunk's `choices`."""
+
+    index: int
+    delta: ChunkDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Stream(Renderer):
+    """Events of a stream. The parts of an ordinary event that never change are made once."""
+
+    def __init__(self, answer: _Answer, usage: bool) -> None:
+        self._answer = answer
+        self._usage = usage
+        self._head = (
+            b'data: {"id":"%s","object":"chat.completion.chunk","created":%d,"model":%s,'
+            b'"system_fingerprint":%s,"choices":['
+            % (answer.id.encode(), answer.created, json(answer.model), json(answer.fingerprint))
+        )
+        self._end = b'],"usage":null' if usage else b"]"
+        self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._end + b"}\n\n"
+        self._heads = [self._head + b'{"index":%d,"delta":{"content":' % index for index in range(answer.n)]
+        self._begun = [False] * answer.n
+        self._plain = answer.shown is None and not answer.token_ids
+        self._prompt_ids = b',"prompt_token_ids":' + json(answer.prompt) if answer.token_ids else b""
+
+    def frames(self, deltas: list[ChoiceDelta]) -> bytes:
+        return b"".join([self._frame(delta) for delta in deltas])
+
+    def tail(self, generation: Generation) -> bytes:
+        if not self._usage:
+            return b""
+        return self._head + b'],"usage":' + json(generation.usage()) + b"}\n\n"
+
+    def _frame(self, delta: ChoiceDelta) -> bytes:
+        if self._plain and delta.finish_reason is None and self._begun[delta.index]:
+            return self._heads[delta.index] + json(delta.text) + self._plain_end if delta.text else b""
+        return self._full_frame(delta)
+
+    def _full_frame(self, delta: ChoiceDelta) -> bytes:
+        answer = self._answer
+        content = ChunkDelta()
+        if not self._begun[delta.index]:
+            self._begun[delta.index] = True
+            content.role = "assistant"
+            content.content = delta.text
+        elif delta.text or delta.finish_reason is None:
+            content.content = delta.text
+        choice = ChunkChoice(
+            delta.index, content, answer.logprobs(delta), delta.finish_reason, answer.stop_reason(delta)
+        )
+        if answer.token_ids:
+            choice.token_ids = delta.token_ids
+        prompt_ids, self._prompt_ids = self._prompt_ids, b""
+        return self._head + json(choice) + self._end + prompt_ids + b"}\n\n"

@@ -1,0 +1,138 @@
+"""What the handlers share: the engine's face, the configuration, the permits, the threads, the metrics.
+
+Everything here belongs to one event loop; only `in_thread` leaves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, ParamSpec, TypeVar
+
+from sixfold.api.engine_face import EngineFace
+from sixfold.config import ApiConfig
+from sixfold.errors import EngineDead, ModelNotFound, NotReady, Overloaded
+from sixfold.observability.metrics import ApiMetrics
+
+__all__ = ["MAX_PREPARING", "ApiContext", "ByteBudget", "package_version"]
+
+MAX_PREPARING = 256
+"""Generation requests between their first byte and the engine's verdict: beyond it, 429."""
+
+TEXT_THREADS = 2
+"""Templates hold the GIL and tokenization does not: one of each can proceed."""
+
+BODY_BUDGET_FACTOR = 64
+"""Bodies of the largest size that may be buffered in part at the same time."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@functools.cache
+def package_version() -> str:
+    """Of the installed package; a source tree that was never installed has none."""
+    try:
+        return metadata.version("sixfold")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+class ByteBudget:
+    """Bytes held in partly received bodies, against a bound."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    def take(self, n_bytes: int) -> None:
+        self._held += n_bytes
+
+    def give(self, n_bytes: int) -> None:
+        self._held -= n_bytes
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    @property
+    def exceeded(self) -> bool:
+        return self._held > self._limit
+
+
+class ApiContext:
+    """See the module's docstring.
+
+    Attributes:
+        fingerprint: equal for builds that give equal tokens to equal requests.
+        in_flight: choices handed to the engine whose end has not come yet.
+        draining: no new work; set once, by the server.
+        generations: what is in flight, for the end of draining.
+    """
+
+    def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
+        self.client = client
+        self.config = config
+        self.metrics = metrics
+        self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
+        self.fingerprint = f"sixfold-{package_version()}-{client.build.replace('/', '-')}"
+        self.in_flight = 0
+        self.draining = False
+        self.generations: set[Any] = set()
+        self._preparing = 0
+        self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+
+    @property
+    def ignore_unknown(self) -> bool:
+        return self.config.unknown_fields == "ignore"
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """The admission permit: held from before the body is read until the engine's verdict.
+
+        Raises:
+            EngineDead, NotReady, Overloaded: new work is refused.
+        """
+        self.check_ready()
+        if self._preparing >= MAX_PREPARING:
+            raise Overloaded("too many requests are being prepared at the same time", retry_after_s=1.0)
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+
+    def check_ready(self) -> None:
+        """Raises: EngineDead, NotReady: the server cannot take work."""
+        if self.client.dead is not None:
+            raise EngineDead(self.client.dead)
+        if self.draining:
+            raise NotReady("the server is shutting down", code="draining", retry_after_s=5.0)
+        if not self.client.ready:
+            raise NotReady("the engine is starting", retry_after_s=1.0)
+
+    def check_room(self, n_choices: int) -> None:
+        """Raises: Overloaded: this process alone already has in flight what the engine can hold."""
+        limit = self.client.max_outstanding
+        if self.in_flight + n_choices > limit:
+            raise Overloaded(
+                f"{self.in_flight} of at most {limit} choices are in flight", code="queue_full", retry_after_s=1.0
+            )
+
+    def check_model(self, name: str | None) -> None:
+        """Raises: ModelNotFound: another model is asked for than the one that is served."""
+        served = self.client.model_name
+        if name is not None and name != served:
+            shown = name if len(name) <= 100 else name[:99] + "\N{HORIZONTAL ELLIPSIS}"
+            raise ModelNotFound(f"the model {shown!r} is not served here; {served!r} is", param="model")
+
+    async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run template and tokenizer work beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *args, **kwargs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,99 @@
+"""What the API needs of the engine: the two protocols that `engine/client.py` (and the tests' fake) fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from sixfold.messages import EngineStats, GenerateRequest, TokenDelta
+from sixfold.text.chat_template import ChatTemplate
+from sixfold.text.tokenizer import Tokenizer
+
+__all__ = ["EngineFace", "RequestHandle"]
+
+
+class RequestHandle(Protocol):
+    """One accepted request. Exactly one terminal event per choice will come, or `EngineDead`."""
+
+    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
+        """All deltas that have arrived since the last item, at least one; ends after the last choice's finish, and
+        at once after `abort`.
+
+        Raises:
+            EngineDead: the engine is gone and the request cannot go on.
+        """
+        ...
+
+    def finish_at(self, choice: int, n_tokens: int) -> None:
+        """The choice ended by a stop string with its `n_tokens`-th token. Idempotent, never blocks."""
+        ...
+
+    def abort(self) -> None:
+        """Nobody wants the rest. Idempotent, never blocks; nothing to do once every choice has ended."""
+        ...
+
+
+class EngineFace(Protocol):
+    """The engine as an API process sees it."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """None: the model has none, and chat is refused."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """As clients write it."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt plus output, in tokens."""
+        ...
+
+    @property
+    def default_seed(self) -> int | None:
+        """For requests without `seed`; None draws a random one each."""
+        ...
+
+    @property
+    def max_outstanding(self) -> int:
+        """Choices that the engine holds at most, running and waiting together: with as many of this process's own in
+        flight, one more is refused before its prompt is tokenized."""
+        ...
+
+    @property
+    def scripted(self) -> bool:
+        """Requests may say which tokens come out (field `script`)."""
+        ...
+
+    @property
+    def build(self) -> str:
+        """Backend and instruction set, e.g. `native/avx512`: with the model and the version it tells when equal
+        requests give equal tokens."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's latest snapshot."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def dead(self) -> str | None:
+        """Why nothing will work any more, one sentence for the user; None while alive."""
+        ...
+
+    async def submit(self, request: GenerateRequest) -> RequestHandle:
+        """Hand over a request and wait for the engine's verdict.
+
+        Raises:
+            Overloaded, ContextLengthExceeded, InvalidRequest: refused, nothing of it remains in the engine.
+            NotReady, EngineDead: there is no engine to ask.
+        """
+        ...

@@ -1,0 +1,127 @@
+"""Log-probabilities as the two endpoints show them.
+
+Entries are those of the tokens that are shown: a control token without text, and the stop token that ended a choice,
+have none, so that the entries' bytes joined are the text. A token that is not valid UTF-8 by itself is written
+`bytes:\\\\xf0\\\\x9f`, as OpenAI does.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from sixfold.messages import TokenLogprobs
+from sixfold.text.tokenizer import Tokenizer
+
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "LegacyLogprobs", "Shown", "token_text"]
+
+Entry = tuple[int, TokenLogprobs | None]
+"""Token id and its log-probabilities; None for a prompt's first token, which nothing predicts."""
+
+
+def token_text(raw: bytes) -> str:
+    """A token's bytes as a JSON string."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatEntry(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """`choices[].logprobs` of a chat."""
+
+    content: list[ChatEntry]
+    refusal: None = None
+
+
+class LegacyLogprobs(msgspec.Struct, frozen=True):
+    """`choices[].logprobs` of a completion: four lists of equal length."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Shown:
+    """Which tokens are shown, and how.
+
+    Args:
+        skip_special: control tokens are not.
+        n_top: alternatives per token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, n_top: int) -> None:
+        self._bytes = tokenizer.token_bytes
+        self._hidden = tokenizer.control_ids if skip_special else frozenset()
+        self.n_top = n_top
+
+    def raw(self, token_id: int) -> bytes:
+        return self._bytes[token_id] if token_id < len(self._bytes) else b""
+
+    def entries(
+        self, token_ids: Sequence[int], logprobs: Iterable[TokenLogprobs | None], *, stop_token: bool = False
+    ) -> list[Entry]:
+        """The shown ones; `stop_token`: the last token ended the choice and has no text."""
+        pairs = list(zip(token_ids, logprobs, strict=True))
+        if stop_token:
+            pairs.pop()
+        return [pair for pair in pairs if pair[0] not in self._hidden]
+
+    def chat(self, entries: list[Entry]) -> ChatLogprobs:
+        return ChatLogprobs([self._chat_entry(token_id, logprobs) for token_id, logprobs in entries if logprobs])
+
+    def _chat_entry(self, token_id: int, logprobs: TokenLogprobs) -> ChatEntry:
+        tops = zip(logprobs.top_ids[: self.n_top], logprobs.top_logprobs, strict=False)
+        raw = self.raw(token_id)
+        return ChatEntry(
+            token_text(raw),
+            logprobs.logprob,
+            list(raw),
+            [Alternative(token_text(top), value, list(top)) for top, value in ((self.raw(i), v) for i, v in tops)],
+        )
+
+
+class CompletionLogprobs:
+    """Legacy log-probabilities of one choice; keeps count of the characters before each token."""
+
+    def __init__(self, shown: Shown, offset: int = 0) -> None:
+        self._shown = shown
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = offset
+
+    def render(self, entries: list[Entry]) -> LegacyLogprobs:
+        out = LegacyLogprobs([], [], [], [])
+        for token_id, logprobs in entries:
+            raw = self._shown.raw(token_id)
+            out.tokens.append(token_text(raw))
+            out.text_offset.append(self._offset)
+            self._offset += len(self._utf8.decode(raw))
+            out.token_logprobs.append(None if logprobs is None else logprobs.logprob)
+            out.top_logprobs.append(
+                None if logprobs is None or not self._shown.n_top else self._tops(token_id, logprobs)
+            )
+        return out
+
+    def _tops(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, float]:
+        """Most likely first, then the token itself; of two tokens that are written alike the likelier stays."""
+        tops: dict[str, float] = {}
+        for top_id, value in zip(logprobs.top_ids[: self._shown.n_top], logprobs.top_logprobs, strict=False):
+            tops.setdefault(token_text(self._shown.raw(top_id)), value)
+        tops.setdefault(token_text(self._shown.raw(token_id)), logprobs.logprob)
+        return tops

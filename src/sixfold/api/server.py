@@ -1,0 +1,109 @@
+"""One API process's server: uvicorn under the protocol guard, on listening sockets that somebody else opened."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from sixfold.api.app import App, build_app
+from sixfold.api.engine_face import EngineFace
+from sixfold.api.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
+from sixfold.config import ApiConfig
+from sixfold.errors import NotReady
+from sixfold.observability.metrics import ApiMetrics
+
+__all__ = ["ApiServer", "serve"]
+
+ABORT_GRACE_S = 1.0
+"""For the last events of streams that were ended, before their connections are closed."""
+
+
+async def serve(
+    client: EngineFace,
+    config: ApiConfig,
+    sockets: list[socket.socket],
+    *,
+    api_server: int = 0,
+    on_started: Callable[[ApiServer], None] | None = None,
+) -> None:
+    """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
+
+    Args:
+        sockets: bound and listening; they are closed at the end.
+        api_server: this process's number.
+        on_started: called once connections are accepted, with the server that can be told to stop.
+    """
+    server = ApiServer(client, config, api_server=api_server)
+    await server.run(sockets, on_started)
+
+
+class ApiServer:
+    """The server of one process. Signals are left to whoever runs the process."""
+
+    def __init__(self, client: EngineFace, config: ApiConfig, *, api_server: int = 0) -> None:
+        metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server)
+        self.app: App = build_app(client, config, metrics)
+        limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                self.app,
+                http=guarded_protocol(limits),
+                ws="none",
+                loop="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._drainer: asyncio.Task[None] | None = None
+
+    async def run(self, sockets: list[socket.socket], on_started: Callable[[ApiServer], None] | None = None) -> None:
+        """See `serve`."""
+        self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
+        try:
+            await self._server.serve(sockets)
+        finally:
+            self.app.context.close()
+
+    def drain(self, timeout_s: float) -> None:
+        """Refuse new work, let what is in flight finish for at most `timeout_s`, then stop. Call from the loop."""
+        self.app.context.draining = True
+        if self._drainer is None:
+            self._drainer = asyncio.get_running_loop().create_task(self._drain(timeout_s))
+
+    def stop(self) -> None:
+        """End everything now: streams get an error event. Call from the loop."""
+        self.app.context.draining = True
+        for generation in list(self.app.context.generations):
+            generation.close(NotReady("the server is shutting down", code="draining", retry_after_s=1.0))
+        self._server.should_exit = True
+
+    async def _drain(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.app.context.generations:
+                    await asyncio.sleep(0.05)
+        self.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server without its signal handlers, and with a word when it is up."""
+
+    after_startup: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.after_startup is not None:
+            self.after_startup()

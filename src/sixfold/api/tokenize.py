@@ -1,0 +1,77 @@
+"""`POST /tokenize` and `POST /detokenize`: the model's tokenizer, and its chat template, without a generation."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sixfold.api.call import Call
+from sixfold.api.chat import render_prompt, template_messages
+from sixfold.api.decoding import decode
+from sixfold.api.params import check_ids
+from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
+from sixfold.errors import InvalidRequest
+
+__all__ = ["detokenize", "tokenize"]
+
+
+class TokenizeResponse(msgspec.Struct):
+    """Token ids of the text or chat."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeResponse(msgspec.Struct):
+    """Text of the token ids."""
+
+    prompt: str
+
+
+async def tokenize(call: Call) -> None:
+    """Handle one call."""
+    context = call.context
+    with context.admitted():
+        request, ignored = decode(TokenizeRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        context.check_model(request.model)
+        ids = await _ids(call, request)
+    tokenizer = context.client.tokenizer
+    pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
+    answer = TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces)
+    await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
+
+
+async def detokenize(call: Call) -> None:
+    """Handle one call."""
+    context = call.context
+    with context.admitted():
+        request, ignored = decode(DetokenizeRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        context.check_model(request.model)
+        check_ids(request.tokens, context.client.tokenizer, "tokens")
+        text = await context.in_thread(
+            context.client.tokenizer.decode, request.tokens, skip_special=bool(request.skip_special_tokens)
+        )
+    await call.respond(200, msgspec.json.encode(DetokenizeResponse(text)), headers=call.ignored_header(ignored))
+
+
+async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
+    if (request.prompt is None) == (request.messages is None):
+        raise InvalidRequest("give either prompt or messages", param="prompt")
+    if request.messages is not None:
+        if request.add_special_tokens is not None:
+            raise InvalidRequest(
+                "add_special_tokens belongs to prompt; a chat template decides itself", param="add_special_tokens"
+            )
+        generation_prompt = request.add_generation_prompt is not False
+        messages = template_messages(request.messages)
+        return await render_prompt(call.context, messages, add_generation_prompt=generation_prompt)
+    if request.add_generation_prompt is not None:
+        raise InvalidRequest("add_generation_prompt belongs to messages", param="add_generation_prompt")
+    encoded = await call.context.in_thread(
+        call.context.client.tokenizer.encode_batch,
+        [request.prompt or ""],
+        parse_control=True,
+        add_bos=request.add_special_tokens is not False,
+    )
+    return encoded[0]

@@ -1,0 +1,172 @@
+"""An engine in memory that plays scripts: all that the API needs of one, and knobs for what shall go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+from sixfold.errors import EngineDead, SixfoldError
+from sixfold.messages import EngineStats, Finish, GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.text import CHATML, ChatTemplate, byte_tokenizer
+
+FAULT = -1
+CONTEXT = 512
+
+
+class FakeHandle:
+    """One request: a task produces deltas, the reader takes all that have arrived."""
+
+    def __init__(self, engine: FakeEngine, request: GenerateRequest) -> None:
+        self.engine = engine
+        self.request = request
+        self.aborted = False
+        self.finished_at: list[tuple[int, int]] = []
+        self._arrived: list[TokenDelta] = []
+        self._wake = asyncio.Event()
+        self._error: SixfoldError | None = None
+        self._over: set[int] = set()
+        self._task = asyncio.get_running_loop().create_task(self._play())
+
+    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
+        return self._read()
+
+    async def _read(self) -> AsyncIterator[list[TokenDelta]]:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            deltas, self._arrived = self._arrived, []
+            if deltas:
+                yield deltas
+            if self._error is not None:
+                raise self._error
+            if self.aborted or len(self._over) == self.request.n:
+                return
+
+    def finish_at(self, choice: int, n_tokens: int) -> None:
+        self.finished_at.append((choice, n_tokens))
+        self._end(choice, "stop")
+
+    def abort(self) -> None:
+        if not self.aborted and len(self._over) < self.request.n:
+            self.aborted = True
+            self.engine.aborts += 1
+            self._close()
+
+    def fail(self, error: SixfoldError) -> None:
+        self._error = error
+        self._close()
+
+    def _close(self) -> None:
+        self._task.cancel()
+        self.engine.live.discard(self)
+        self._wake.set()
+
+    def _end(self, choice: int, reason: str) -> None:
+        self._over.add(choice)
+        self.engine.ended[reason] = self.engine.ended.get(reason, 0) + 1
+        if len(self._over) == self.request.n:
+            self.engine.live.discard(self)
+
+    async def _play(self) -> None:
+        request = self.request
+        await asyncio.sleep(self.engine.prefill_s)
+        for k in range(max(1, request.max_tokens)):
+            for choice in range(request.n):
+                if choice not in self._over:
+                    self._arrived.append(self._delta(choice, k))
+            self._wake.set()
+            if len(self._over) == request.n:
+                return
+            await asyncio.sleep(self.engine.step_s)
+
+    def _delta(self, choice: int, k: int) -> TokenDelta:
+        request, sampling = self.request, self.request.sampling
+        first = {}
+        if k == 0:
+            first["n_cached"] = self.engine.n_cached
+            if choice == 0 and request.prompt_logprobs is not None:
+                ids = request.prompt_token_ids
+                first["prompt_logprobs"] = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]
+        if request.max_tokens == 0:
+            self._end(choice, "length")
+            return TokenDelta(uid=request.uid, choice=choice, first_index=0, finish=Finish("length"), **first)
+        token = self._token(choice, k)
+        finish = None
+        ids = [token]
+        if token == FAULT:
+            ids, finish = [], Finish("error", message="the model produced no usable logits for this request")
+        elif token in sampling.stop_token_ids and k >= sampling.min_tokens:
+            finish = Finish("stop", stop_token_id=token)
+        elif k + 1 == request.max_tokens:
+            finish = Finish("length")
+        if finish is not None:
+            self._end(choice, finish.reason)
+        logprobs = None if sampling.logprobs is None else [self._logprobs(i, sampling.logprobs) for i in ids]
+        return TokenDelta(
+            uid=request.uid, choice=choice, first_index=k, token_ids=ids, logprobs=logprobs, finish=finish, **first
+        )
+
+    def _token(self, choice: int, k: int) -> int:
+        request = self.request
+        if request.script:
+            return request.script[k] if k < len(request.script) else self.engine.end_id
+        bias = request.sampling.logit_bias
+        if bias:
+            return max(bias, key=lambda token: bias[token])
+        start = (request.sampling.seed + choice) & 0xFFFFFFFF if request.sampling.temperature else 0
+        return 97 + zlib.crc32(repr((request.prompt_token_ids, k)).encode(), start) % 26
+
+    def _logprobs(self, token: int, n_top: int) -> TokenLogprobs:
+        others = [i for i in range(n_top + 1) if i != token]
+        ids = [token, *others][:n_top]
+        return TokenLogprobs(-0.25, 0, ids, [-0.25 - i for i in range(len(ids))])
+
+
+class FakeEngine:
+    """See the module's docstring. `refuse` is raised by the next submissions; `kill` is the engine's death."""
+
+    def __init__(self, *, extra_tokens: tuple[str | bytes, ...] = (), max_model_len: int = CONTEXT) -> None:
+        self.tokenizer = byte_tokenizer(extra_tokens)
+        self.chat_template: ChatTemplate | None = ChatTemplate(CHATML, self.tokenizer)
+        self.model_name = "fake"
+        self.max_model_len = max_model_len
+        self.default_seed: int | None = None
+        self.max_outstanding = 256
+        self.scripted = True
+        self.build = "scripted"
+        self.ready = True
+        self.dead: str | None = None
+        self.end_id = self.tokenizer.control["<|im_end|>"]
+        self.prefill_s = 0.0
+        self.step_s = 0.0
+        self.n_cached = 0
+        self.refuse: SixfoldError | None = None
+        self.aborts = 0
+        self.ended: dict[str, int] = {}
+        self.live: set[FakeHandle] = set()
+        self.requests: list[GenerateRequest] = []
+        self.handles: list[FakeHandle] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(running=sum(handle.request.n for handle in self.live), blocks_total=80, blocks_free=80)
+
+    async def submit(self, request: GenerateRequest) -> FakeHandle:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+        await asyncio.sleep(0)
+        if self.refuse is not None:
+            raise self.refuse
+        self.requests.append(request)
+        handle = FakeHandle(self, request)
+        self.live.add(handle)
+        self.handles.append(handle)
+        return handle
+
+    def kill(self) -> None:
+        """From the loop's thread."""
+        self.dead = "the engine died"
+        for handle in list(self.live):
+            handle.fail(EngineDead(self.dead))
