@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that are made from the program: docs/settings.md and docs/cli.md.
+"""Write the pages of docs/ that are made from the program: settings.md, cli.md, metrics.md.
 
     python scripts/write_docs.py            write them
     python scripts/write_docs.py --check    exit 1 and name those that are stale
@@ -18,6 +18,8 @@ import click
 from sixfold.cli.main import cli
 from sixfold.cli.settings import ENVIRONMENT_PREFIX, names
 from sixfold.config import Config, settings
+from sixfold.messages import EngineStats
+from sixfold.observability.metrics import ApiMetrics
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = {"terminal_width": 100, "max_content_width": 100}
@@ -89,7 +91,27 @@ def _command(name: str, command: click.Command, top: click.Context) -> str:
     return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
 
 
-PAGES = {"settings.md": settings_page, "cli.md": cli_page}
+def metrics_page() -> str:
+    """Every family that `/metrics` shows."""
+    lines = [
+        MADE,
+        "# Metrics\n",
+        "`GET /metrics`, Prometheus' text format. Every series has the label `model_name`. Where vLLM has the same",
+        "metric, it has the same name after the prefix.\n",
+        "| metric | type | more labels | what it is |",
+        "|---|---|---|---|",
+    ]
+    metrics = ApiMetrics("model", EngineStats)
+    metrics.count_refusal(400)
+    for family in metrics.collect():
+        suffix = "_total" if family.type == "counter" else ""
+        labels = {label for sample in family.samples for label in sample.labels} - {"model_name", "le"}
+        shown = ", ".join(f"`{label}`" for label in sorted(labels))
+        lines.append(f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"settings.md": settings_page, "cli.md": cli_page, "metrics.md": metrics_page}
 
 
 def stale() -> list[str]:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from sixfold.api.app import ROUTES
 from sixfold.config import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,12 @@ def test_paths_and_links_lead_somewhere(page: Path) -> None:
 
 def test_pages_made_from_the_program_are_fresh() -> None:
     assert load_script("write_docs").stale() == [], "run scripts/write_docs.py"
+
+
+def test_every_endpoint_is_documented() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    paths = [re.sub(r":\w+}", "}", path) for _, path, _ in ROUTES]
+    assert [path for path in paths if path not in text] == []
 
 
 def test_every_setting_has_help() -> None:
