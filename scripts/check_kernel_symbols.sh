@@ -5,7 +5,7 @@
 #
 #   check_kernel_symbols.sh BUILD_FOLDER     exit 1: a symbol was found, or there were no kernel objects to look at
 set -eu
-objects=$(find "$1" -path '*/k_*.dir/*.o')
+objects=$(find "$1" -path '*/kernels_*.dir/*.o')
 if [ -z "$objects" ]; then
     echo "check_kernel_symbols: no kernel objects under $1" >&2
     exit 1

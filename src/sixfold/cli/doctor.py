@@ -87,7 +87,7 @@ def _instruction_set(problems: list[str]) -> str | None:
     except ImportError as error:
         problems.append(f"The compiled part cannot be loaded ({error}). Build it: make install")
         return None
-    return str(_native.isa())
+    return f"{_native.default_isa()} (of {', '.join(_native.isas())})"
 
 
 def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
