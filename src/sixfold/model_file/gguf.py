@@ -18,6 +18,7 @@ Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/doc
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -147,7 +148,7 @@ class GGUFFile:
         self.metadata: Mapping[str, MetadataValue] = MappingProxyType(_read_metadata(cursor, n_entries))
         self.tensors: dict[str, TensorInfo] = _read_directory(cursor, n_tensors, self._alignment())
         if self.u32("split.count", 1) > 1:
-            raise ModelFileError("split.count says that this is one part of a split model; join the parts first")
+            raise self._fault("split.count says that this is one part of a split model; join the parts first")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GGUFFile:
@@ -160,19 +161,24 @@ class GGUFFile:
         try:
             # Checked before it is opened: opening a named pipe would wait for a writer.
             if not stat.S_ISREG(path.stat().st_mode):
-                raise ModelFileError(f"{path.name} is not a file")
+                raise ModelFileError(f"{path.name}: not a regular file")
             with path.open("rb") as file:
                 n_bytes = os.fstat(file.fileno()).st_size
                 if n_bytes < _HEADER.size:
-                    raise ModelFileError(f"{path.name} is too short for a GGUF file ({n_bytes} bytes)")
+                    raise ModelFileError(f"{path.name}: too short for a GGUF file ({n_bytes} bytes)")
                 buffer = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ModelFileError(f"{path.name}: cannot be opened ({reason})") from error
-        try:
+        with _naming(path):
             return cls(path, buffer)
-        except ModelFileError as error:
-            raise ModelFileError(f"{path.name}: {error.message}") from error
+
+    def naming_faults(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, a ModelFileError that does not name this file yet gets its name in front."""
+        return _naming(self.path)
+
+    def _fault(self, message: str) -> ModelFileError:
+        return ModelFileError(f"{self.path.name}: {message}")
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class GGUFFile:
         """
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
-            raise ModelFileError(f"{key} is not an unsigned 32-bit number")
+            raise self._fault(f"{key} is not an unsigned 32-bit number")
         return value
 
     def f32(self, key: str, default: float | None = None) -> float:
@@ -195,7 +201,7 @@ class GGUFFile:
         """
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ModelFileError(f"{key} is not a finite number")
+            raise self._fault(f"{key} is not a finite number")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -206,7 +212,7 @@ class GGUFFile:
         """
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise ModelFileError(f"{key} is not a string")
+            raise self._fault(f"{key} is not a string")
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -217,7 +223,7 @@ class GGUFFile:
         """
         value = self._get(key, default)
         if not isinstance(value, bool):
-            raise ModelFileError(f"{key} is not a truth value")
+            raise self._fault(f"{key} is not a truth value")
         return value
 
     def strings(self, key: str) -> list[str]:
@@ -228,8 +234,9 @@ class GGUFFile:
         """
         value = self._get(key, None)
         if not isinstance(value, StringArray):
-            raise ModelFileError(f"{key} is not an array of strings")
-        return value.strings()
+            raise self._fault(f"{key} is not an array of strings")
+        with self.naming_faults():
+            return value.strings()
 
     def numbers(self, key: str) -> npt.NDArray[Any]:
         """The numbers of an array, [count], read-only, in the file's own type.
@@ -239,19 +246,19 @@ class GGUFFile:
         """
         value = self._get(key, None)
         if not isinstance(value, np.ndarray):
-            raise ModelFileError(f"{key} is not an array of numbers")
+            raise self._fault(f"{key} is not an array of numbers")
         return value
 
     def _get(self, key: str, default: MetadataValue | None) -> MetadataValue:
         value = self.metadata.get(key, default)
         if value is None:
-            raise ModelFileError(f"{key} is missing from the metadata")
+            raise self._fault(f"{key} is missing from the metadata")
         return value
 
     def _alignment(self) -> int:
         alignment = self.u32("general.alignment", _ALIGNMENT_DEFAULT)
         if not 0 < alignment <= _ALIGNMENT_MAX or alignment & (alignment - 1):
-            raise ModelFileError(f"general.alignment is {alignment}; it must be a power of two up to {_ALIGNMENT_MAX}")
+            raise self._fault(f"general.alignment is {alignment}; it must be a power of two up to {_ALIGNMENT_MAX}")
         return alignment
 
     # --- tensors ------------------------------------------------------------------------------------------------
@@ -264,7 +271,7 @@ class GGUFFile:
         """
         info = self.tensors.get(name)
         if info is None:
-            raise ModelFileError(f"the file has no tensor {name}")
+            raise self._fault(f"there is no tensor {name}")
         return info
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
@@ -276,8 +283,19 @@ class GGUFFile:
         info = self.tensor(name)
         if info.ggml_type not in SUPPORTED_TYPES:
             known = ", ".join(TENSOR_TYPES[number].name for number in sorted(SUPPORTED_TYPES))
-            raise ModelFileError(f"tensor {name} has type {info.type_name}, which is not supported (only {known} are)")
+            raise self._fault(f"tensor {name} has type {info.type_name}, which is not supported (only {known} are)")
         return np.frombuffer(self._buffer, np.uint8, count=info.n_bytes, offset=info.offset)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ModelFileError as error:
+        prefix = f"{path.name}: "
+        if error.message.startswith(prefix):
+            raise
+        raise ModelFileError(prefix + error.message) from error
 
 
 class _Cursor:

@@ -109,7 +109,10 @@ class ChatTemplate:
             ModelFileError: it does not compile.
         """
         key = "tokenizer.chat_template"
-        return cls(file.text(key), tokenizer) if key in file.metadata else None
+        if key not in file.metadata:
+            return None
+        with file.naming_faults():
+            return cls(file.text(key), tokenizer)
 
     def render(
         self,

@@ -51,6 +51,11 @@ def gguf_tokenizer(file: GGUFFile) -> Tokenizer:
     Raises:
         ModelFileError: the metadata is incomplete or inconsistent, or names a tokenizer that is not supported.
     """
+    with file.naming_faults():
+        return _build(file)
+
+
+def _build(file: GGUFFile) -> Tokenizer:
     model = file.text("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(f"tokenizer model {model!r} is not supported (only 'gpt2', byte-level BPE, is)")

@@ -249,10 +249,11 @@ def test_o48_reserved_names() -> None:
         "{% for i in range(50000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaa' * 100 }}{% endfor %}",
     ],
 )
-def test_o48_work_is_bounded(source: str) -> None:
+def test_o48_work_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sixfold.text.chat_template._RENDER_S_MAX", 0.2)
     start = time.monotonic()
     assert refusal(source, user("a")).param == "messages"
-    assert time.monotonic() - start < 10  # the bound is 2 s of an idle core
+    assert time.monotonic() - start < 5
 
 
 def test_deep_nesting_is_refused() -> None:
