@@ -1,0 +1,391 @@
+// The only file that knows Python. Checks every argument (type, shape, contiguity), releases the GIL, calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+#include "kv_cache.h"
+#include "pack.h"
+#include "program.h"
+#include "thread_pool.h"
+
+#if __has_include("sample_bindings.h")
+#include "sample_bindings.h"
+#define SF_HAS_SAMPLER 1
+#endif
+
+namespace nb = nanobind;
+using namespace sixfold;
+
+namespace {
+
+template <typename T, int kDims>
+using Array = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+template <typename T, int kDims>
+using Out = nb::ndarray<T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+
+std::vector<const KernelTable*> builds() {
+  std::vector<const KernelTable*> found;
+#if defined(SF_HAS_AVX512)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
+      __builtin_cpu_supports("avx512bf16"))
+    found.push_back(kernels_avx512());
+#endif
+  found.push_back(kernels_generic());
+  return found;
+}
+
+const KernelTable* build_named(const std::string& name) {
+  std::string names;
+  for (const KernelTable* table : builds()) {
+    if (name.empty() || name == table->name) return table;
+    names += (names.empty() ? "" : ", ") + std::string(table->name);
+  }
+  throw std::invalid_argument("instruction set '" + name + "' is not available here; there is: " + names);
+}
+
+const KernelTable* default_build = nullptr;
+
+// A thread pool with the kernels that its threads run and the memory of what was packed with it.
+struct Pool {
+  std::shared_ptr<ThreadPool> threads;
+  const KernelTable* kernels;
+  std::shared_ptr<Arena> arena;
+};
+
+std::shared_ptr<Pool> make_pool(int n_threads, const std::string& isa) {
+  if (n_threads < 1 || n_threads > 1024) throw std::invalid_argument("the number of threads must be in 1..1024");
+  auto pool = std::make_shared<Pool>();
+  pool->kernels = isa.empty() ? default_build : build_named(isa);
+  pool->threads = std::make_shared<ThreadPool>(n_threads);
+  pool->arena = std::make_shared<Arena>();
+  return pool;
+}
+
+using Source = nb::typed<nb::tuple, int, Array<uint8_t, 1>, int64_t, int64_t>;
+
+PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, int64_t k) {
+  return PackSource{type, data.data(), data.size(), n_rows, k};
+}
+
+std::shared_ptr<PackedMatrix> pack(Pool& pool,
+                                   const std::vector<std::tuple<int, Array<uint8_t, 1>, int64_t, int64_t>>& sources,
+                                   bool interleave, bool float_activations) {
+  std::vector<PackSource> list;
+  for (const auto& [type, data, n_rows, k] : sources) list.push_back(to_source(type, data, n_rows, k));
+  const nb::gil_scoped_release release;
+  return pack_matrix(list, interleave, float_activations, *pool.threads, pool.arena);
+}
+
+template <typename T>
+nb::ndarray<nb::numpy, T> own_array(std::unique_ptr<T[]> data, std::initializer_list<size_t> shape) {
+  T* p = data.release();
+  nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
+  return nb::ndarray<nb::numpy, T>(p, shape, owner);
+}
+
+nb::ndarray<nb::numpy, float> unpack(const PackedMatrix& m) {
+  const size_t n = m.view.n_true, k = m.view.k;
+  std::unique_ptr<float[]> out(new float[n * k]);
+  unpack_matrix(m, out.get());
+  return own_array(std::move(out), {n, k});
+}
+
+// x [rows, k] times the matrix, through the same kernels that programs use: for tests and measurements.
+struct MatmulJob {
+  const KernelTable* kernels;
+  const MatrixView* w;
+  const uint8_t* act;
+  int rows;
+  float* out;
+};
+
+void matmul_chunk(void* arg, const void*, int chunk, int) {
+  const MatmulJob& job = *static_cast<const MatmulJob*>(arg);
+  job.kernels->matmul(job.w, job.act, 0, job.rows, chunk, 1, job.out + chunk * kLanes, job.w->n);
+}
+
+nb::ndarray<nb::numpy, float> matmul(Pool& pool, const PackedMatrix& m, const Array<float, 2>& x) {
+  const size_t rows = x.shape(0), k = m.view.k, n = m.view.n_true;
+  if (x.shape(1) != k) throw std::invalid_argument("x has the wrong number of columns");
+  std::unique_ptr<float[]> out(new float[rows * n]);
+  {
+    const nb::gil_scoped_release release;
+    const ActKind kind = act_kind(m.view.kind);
+    const size_t group_bytes = act_group_bytes(kind, static_cast<int>(k));
+    Pages act((rows + kRowGroup - 1) / kRowGroup * group_bytes), padded(rows * m.view.n * sizeof(float));
+    for (size_t r = 0; r < rows; r += kRowGroup)
+      pool.kernels->pack_group(x.data() + r * k, static_cast<int>(k),
+                               static_cast<int>(std::min<size_t>(kRowGroup, rows - r)), static_cast<int>(k), kind,
+                               act.data() + r / kRowGroup * group_bytes);
+    MatmulJob job{pool.kernels, &m.view, act.data(), static_cast<int>(rows), reinterpret_cast<float*>(padded.data())};
+    if (rows) pool.threads->run({Phase{matmul_chunk, nullptr, m.view.n / kLanes}}, &job);
+    for (size_t r = 0; r < rows; r++) std::memcpy(out.get() + r * n, job.out + r * m.view.n, n * sizeof(float));
+  }
+  return own_array(std::move(out), {rows, n});
+}
+
+// (codes int8 [rows, k], scales float32 [rows, k / 32]) as the integer kernels see activations: for tests.
+nb::tuple quantize(Pool& pool, const Array<float, 2>& x) {
+  const size_t rows = x.shape(0), k = x.shape(1), blocks = k / kQuantBlock;
+  if (k % kQuantBlock != 0) throw std::invalid_argument("the number of columns must be a multiple of 32");
+  std::unique_ptr<int8_t[]> codes(new int8_t[rows * k]);
+  std::unique_ptr<float[]> scales(new float[rows * blocks]);
+  std::vector<ActBlock> group(blocks);
+  for (size_t r = 0; r < rows; r++) {
+    pool.kernels->pack_group(x.data() + r * k, static_cast<int>(k), 1, static_cast<int>(k), kActInt8,
+                             reinterpret_cast<uint8_t*>(group.data()));
+    for (size_t b = 0; b < blocks; b++) {
+      for (int quad = 0; quad < 8; quad++)
+        std::memcpy(codes.get() + r * k + b * 32 + quad * 4, group[b].codes[quad][0], 4);
+      scales[r * blocks + b] = group[b].scale[0];
+    }
+  }
+  return nb::make_tuple(own_array(std::move(codes), {rows, k}), own_array(std::move(scales), {rows, blocks}));
+}
+
+nb::tuple read_block(const KVCache& kv, int layer, int block, int head) {
+  const size_t d = kv.view().head_dim;
+  std::unique_ptr<float[]> keys(new float[kBlockTokens * d]), values(new float[kBlockTokens * d]);
+  kv.read_block(layer, block, head, keys.get(), values.get());
+  return nb::make_tuple(own_array(std::move(keys), {kBlockTokens, d}), own_array(std::move(values), {kBlockTokens, d}));
+}
+
+std::shared_ptr<Program> make_program(Pool& pool, std::shared_ptr<KVCache> kv, int max_tokens, int hidden) {
+  return std::make_shared<Program>(pool.threads, pool.kernels, std::move(kv), max_tokens, hidden);
+}
+
+RopeStyle rope_style(const std::string& name) {
+  if (name == "interleaved") return kRopeInterleaved;
+  if (name == "halves") return kRopeHalves;
+  throw std::invalid_argument("rope style '" + name + "' is not 'interleaved' or 'halves'");
+}
+
+Activation activation(const std::string& name) {
+  if (name == "silu") return kSilu;
+  throw std::invalid_argument("activation '" + name + "' is not 'silu'");
+}
+
+void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Array<int32_t, 1>& positions,
+                 const Array<int32_t, 1>& row_of_token, const Array<int32_t, 1>& slot_of_row,
+                 const nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>& block_tables,
+                 const Array<int32_t, 1>& logit_tokens, const Array<uint8_t, 1>& greedy, const Out<int32_t, 1>& out_ids,
+                 const Out<uint8_t, 1>& out_nan, const std::optional<Out<float, 2>>& logits) {
+  const size_t tokens = token_ids.size(), rows = logit_tokens.size();
+  if (positions.size() != tokens || row_of_token.size() != tokens)
+    throw std::invalid_argument("token_ids, positions and row_of_token differ in length");
+  if (greedy.size() != rows || out_ids.size() != rows || out_nan.size() != rows)
+    throw std::invalid_argument("logit_tokens, greedy, out_ids and out_nan differ in length");
+  if (block_tables.shape(1) > 1 && block_tables.stride(1) != 1)
+    throw std::invalid_argument("rows of block_tables must be contiguous");
+  if (logits && logits->shape(0) > 0 && logits->shape(1) != static_cast<size_t>(program.vocab()))
+    throw std::invalid_argument("logits must have one column per vocabulary entry");
+  Step step{};
+  step.n_tokens = static_cast<int>(std::min<size_t>(tokens, 1 << 20));
+  step.token_ids = token_ids.data();
+  step.positions = positions.data();
+  step.row_of_token = row_of_token.data();
+  step.n_rows = static_cast<int>(slot_of_row.size());
+  step.slot_of_row = slot_of_row.data();
+  step.n_slots = static_cast<int>(block_tables.shape(0));
+  step.max_blocks = static_cast<int>(block_tables.shape(1));
+  step.block_tables = block_tables.data();
+  step.table_stride = block_tables.stride(0);
+  step.n_logits = static_cast<int>(std::min<size_t>(rows, 1 << 20));
+  step.logit_tokens = logit_tokens.data();
+  step.greedy = greedy.data();
+  step.out_ids = out_ids.data();
+  step.out_nan = out_nan.data();
+  step.logits = logits ? logits->data() : nullptr;
+  step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
+  const nb::gil_scoped_release release;
+  program.run(step);
+}
+
+nb::ndarray<nb::numpy, float> residual(const Program& program, int n) {
+  if (n < 0 || n > program.max_tokens()) throw std::invalid_argument("more rows than the program has");
+  const size_t size = static_cast<size_t>(n) * program.hidden();
+  std::unique_ptr<float[]> out(new float[size]);
+  if (size) std::memcpy(out.get(), program.residual(), size * sizeof(float));
+  return own_array(std::move(out), {static_cast<size_t>(n), static_cast<size_t>(program.hidden())});
+}
+
+// The machine's limits with this pool's threads: memory read in bytes per second, int8 in multiply-accumulates per
+// second.
+struct LimitsJob {
+  const KernelTable* kernels;
+  const uint8_t* data;
+  size_t bytes_per_chunk;
+  std::atomic<uint64_t> sink;
+};
+
+constexpr int kPeakRounds = 200000;
+
+void peak_chunk(void* arg, const void*, int, int) {
+  LimitsJob& job = *static_cast<LimitsJob*>(arg);
+  int32_t sink;
+  job.kernels->int8_peak(kPeakRounds, &sink);
+  job.sink += static_cast<uint32_t>(sink);
+}
+
+void read_chunk(void* arg, const void*, int chunk, int) {
+  LimitsJob& job = *static_cast<LimitsJob*>(arg);
+  job.sink += job.kernels->read_memory(job.data + chunk * job.bytes_per_chunk, job.bytes_per_chunk);
+}
+
+nb::tuple measure_limits(Pool& pool, size_t bytes) {
+  double best_read = 0, best_peak = 0;
+  const nb::gil_scoped_release release;
+  constexpr int kChunks = 256;
+  Pages memory(std::max<size_t>(bytes, kChunks * 4096) + kPrefetchSlack);
+  const size_t per_chunk = std::max<size_t>(bytes, kChunks * 4096) / kChunks / 256 * 256;
+  std::memset(memory.data(), 1, per_chunk * kChunks);
+  LimitsJob job{pool.kernels, memory.data(), per_chunk, {0}};
+  const int threads = pool.threads->size();
+  for (int round = 0; round < 5; round++) {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    pool.threads->run({Phase{read_chunk, nullptr, kChunks}}, &job);
+    const auto middle = Clock::now();
+    pool.threads->run({Phase{peak_chunk, nullptr, 4 * threads}}, &job);
+    const auto end = Clock::now();
+    const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+    int32_t sink;
+    const double macs = pool.kernels->int8_peak(1, &sink) * kPeakRounds * 4 * threads;
+    best_read = std::max(best_read, static_cast<double>(per_chunk) * kChunks / seconds(middle - begin));
+    best_peak = std::max(best_peak, macs / seconds(end - middle));
+  }
+  const nb::gil_scoped_acquire acquire;
+  return nb::make_tuple(best_read, best_peak);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels of the native executor. `sixfold.executor.native.kernels` is the face to use.";
+  const char* forced = std::getenv("SIXFOLD_ISA");
+  try {
+    default_build = build_named(forced ? forced : "");
+  } catch (const std::invalid_argument& e) {
+    throw nb::import_error(("SIXFOLD_ISA: " + std::string(e.what())).c_str());
+  }
+
+  m.def("isas", [] {
+    std::vector<std::string> names;
+    for (const KernelTable* table : builds()) names.emplace_back(table->name);
+    return names;
+  });
+  m.def("default_isa", [] { return std::string(default_build->name); });
+
+  nb::class_<Pool>(m, "ThreadPool")
+      .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("isa") = "")
+      .def_prop_ro("n_threads", [](const Pool& p) { return p.threads->size(); })
+      .def_prop_ro("isa", [](const Pool& p) { return std::string(p.kernels->name); })
+      .def_prop_ro("bytes_packed", [](const Pool& p) { return p.arena->bytes(); });
+
+  nb::class_<PackedMatrix>(m, "PackedMatrix")
+      .def_prop_ro("n", [](const PackedMatrix& p) { return p.view.n_true; })
+      .def_prop_ro("k", [](const PackedMatrix& p) { return p.view.k; })
+      .def_prop_ro("kind",
+                   [](const PackedMatrix& p) {
+                     const char* names[] = {"q4_1", "q8_0", "f16", "f32"};
+                     return std::string(names[p.view.kind]);
+                   })
+      .def_prop_ro("n_bytes", [](const PackedMatrix& p) { return p.bytes; })
+      .def("unpack", &unpack);
+
+  nb::class_<Embedding>(m, "Embedding")
+      .def(nb::new_([](int type, Array<uint8_t, 1> data, int64_t n_rows, int64_t k) {
+             return std::make_shared<Embedding>(make_embedding(to_source(type, data, n_rows, k)));
+           }),
+           nb::arg("ggml_type"), nb::arg("data"), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 2>())
+      .def_prop_ro("n_rows", [](const Embedding& e) { return e.n_rows; })
+      .def_prop_ro("k", [](const Embedding& e) { return e.k; });
+
+  nb::class_<KVCache>(m, "KVCache")
+      .def(nb::new_([](int n_layers, int n_kv_heads, int head_dim, int n_blocks, bool is_float) {
+             return std::make_shared<KVCache>(n_layers, n_kv_heads, head_dim, n_blocks, is_float);
+           }),
+           nb::arg("n_layers"), nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("n_blocks"), nb::arg("is_float"))
+      .def_prop_ro("n_blocks", [](const KVCache& kv) { return kv.view().n_blocks; })
+      .def_prop_ro("n_bytes", &KVCache::bytes)
+      .def("copy_blocks",
+           [](KVCache& kv, const Array<int32_t, 2>& pairs) {
+             if (pairs.shape(1) != 2) throw std::invalid_argument("pairs must be [n, 2]");
+             const nb::gil_scoped_release release;
+             kv.copy_blocks(pairs.data(), static_cast<int>(pairs.shape(0)));
+           })
+      .def("read_block", &read_block)
+      .def("fill_block", [](KVCache& kv, int block, int byte) { kv.fill_block(block, static_cast<uint8_t>(byte)); });
+
+  m.def("pack_matrix", &pack, nb::arg("pool"), nb::arg("sources"), nb::arg("interleave"), nb::arg("float_activations"));
+  m.def("matmul", &matmul, nb::arg("pool"), nb::arg("matrix"), nb::arg("x"));
+  m.def("quantize", &quantize, nb::arg("pool"), nb::arg("x"));
+  m.def("measure_limits", &measure_limits, nb::arg("pool"), nb::arg("n_bytes"));
+
+  nb::class_<Program>(m, "Program")
+      .def(nb::new_(&make_program), nb::arg("pool"), nb::arg("kv"), nb::arg("max_tokens"), nb::arg("hidden"))
+      .def_prop_ro("max_tokens", &Program::max_tokens)
+      .def_prop_ro("hidden", &Program::hidden)
+      .def_prop_ro("vocab", &Program::vocab)
+      .def_prop_ro("bytes_scratch", &Program::scratch_bytes)
+      .def("embed", &Program::embed, nb::arg("table"))
+      .def(
+          "norm_qkv_rope_write",
+          [](Program& p, int layer, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, int n_heads,
+             int n_kv_heads, int head_dim, const Array<float, 2>& cos, const Array<float, 2>& sin,
+             const std::string& style, float eps) {
+            if (cos.shape(0) != sin.shape(0) || cos.shape(1) != sin.shape(1) ||
+                cos.shape(1) * 2 != static_cast<size_t>(std::max(head_dim, 0)))
+              throw std::invalid_argument("rope tables must be [positions, head_dim / 2]");
+            p.norm_qkv_rope_write(layer, norm.data(), static_cast<int64_t>(norm.size()), std::move(w), n_heads,
+                                  n_kv_heads, head_dim, cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
+                                  rope_style(style), eps);
+          },
+          nb::arg("layer"), nb::arg("norm"), nb::arg("w"), nb::arg("n_heads"), nb::arg("n_kv_heads"),
+          nb::arg("head_dim"), nb::arg("cos"), nb::arg("sin"), nb::arg("style"), nb::arg("eps"))
+      .def("attention", &Program::attention, nb::arg("layer"), nb::arg("scale"))
+      .def("proj_residual", &Program::proj_residual, nb::arg("w"))
+      .def(
+          "norm_gateup_act",
+          [](Program& p, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, const std::string& act,
+             float eps) {
+            p.norm_gateup_act(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), activation(act), eps);
+          },
+          nb::arg("norm"), nb::arg("w"), nb::arg("act"), nb::arg("eps"))
+      .def("down_residual", &Program::down_residual, nb::arg("w"))
+      .def(
+          "final_norm_head",
+          [](Program& p, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, float eps) {
+            p.final_norm_head(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), eps);
+          },
+          nb::arg("norm"), nb::arg("w"), nb::arg("eps"))
+      .def("finalize", &Program::finalize)
+      .def("run", &run_program, nb::arg("token_ids"), nb::arg("positions"), nb::arg("row_of_token"),
+           nb::arg("slot_of_row"), nb::arg("block_tables"), nb::arg("logit_tokens"), nb::arg("greedy"),
+           nb::arg("out_ids"), nb::arg("out_nan"), nb::arg("logits").none() = nb::none())
+      .def("residual", &residual, nb::arg("n"));
+
+#if defined(SF_HAS_SAMPLER)
+#if defined(SF_HAS_AVX512)
+  bind_sampler(m, default_build == kernels_generic() ? sampler_generic() : sampler_avx512());
+#else
+  bind_sampler(m, sampler_generic());
+#endif
+#endif
+}

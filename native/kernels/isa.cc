@@ -1,0 +1,33 @@
+// All kernels, compiled once per instruction set: SF_ISA names the build. Only pointers, sizes and internal linkage
+// here: a standard template or an inline function with external linkage would leave a weak copy, made for this
+// instruction set, that the linker may pick for everybody.
+#if defined(SF_AVX512)
+#include "simd_avx512.h"
+#else
+#include "simd_generic.h"
+#endif
+
+#include "kernel_table.h"
+
+#define SF_JOIN2(a, b) a##b
+#define SF_JOIN(a, b) SF_JOIN2(a, b)
+#define SF_STRING2(a) #a
+#define SF_STRING(a) SF_STRING2(a)
+
+namespace sixfold {
+namespace {
+
+#include "activations.h"
+#include "gemm.h"
+// After gemm.h: uses its unrolling.
+#include "attention.h"
+
+}  // namespace
+
+const KernelTable* SF_JOIN(kernels_, SF_ISA)() {
+  static const KernelTable table = {SF_STRING(SF_ISA), matmul,   norm_group, pack_group, qkv_rows,   attention,
+                                    gate_up_rows,      add_rows, argmax,     int8_peak,  read_memory};
+  return &table;
+}
+
+}  // namespace sixfold

@@ -1,0 +1,86 @@
+// The functions that exist once per instruction set. Each build fills one table; the rest of the program calls
+// through it and is compiled for the plainest CPU only.
+#pragma once
+
+#include "layout.h"
+
+namespace sixfold {
+
+// Interleaved rotates pairs (2i, 2i+1), as GGUF's llama family; halves rotates (i, i + d/2).
+enum RopeStyle : int32_t { kRopeInterleaved = 0, kRopeHalves = 1 };
+
+enum Activation : int32_t { kSilu = 0 };
+
+// What becomes of a q, k or v head after the product: rotation, rounding, cache.
+struct QkvArgs {
+  KvView kv;
+  int32_t layer, n_heads, n_kv_heads, head_dim;
+  RopeStyle rope_style;
+  const float* rope_cos;        // [positions][head_dim], each pair's cosine at both of its dimensions
+  const float* rope_sin;        // [positions][head_dim], negative at the first dimension of a pair
+  const int32_t* positions;     // [tokens]
+  const int32_t* write_blocks;  // [tokens] block that holds the token's position
+  const uint8_t* pair_follows;  // [tokens] 1: the next token writes the other half of this token's V pair
+  void* q;                      // [tokens][n_heads][head_dim] bf16 or float, as the cache
+};
+
+// One item of attention: all query heads of one KV head for `n_tokens` consecutive tokens of one sequence.
+struct AttentionArgs {
+  KvView kv;
+  int32_t layer, n_heads, n_kv_heads, head_dim;
+  float scale;    // multiplies the scores
+  const void* q;  // as written by qkv_rows
+  ActKind out_kind;
+  uint8_t* out;  // activation groups with k = n_heads * head_dim
+};
+
+constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of one attention item
+
+inline size_t attention_scratch_bytes(int head_dim) {
+  // queries, scores, P high and low, partial and running output, statistics
+  return (size_t)kMaxTileRows * (head_dim * 4 + kSegmentKeys * 8 + head_dim * 8 + 64) + 4096;
+}
+
+struct KernelTable {
+  const char* name;
+
+  // out[r][c] (leading dimension ldo, starting at the first tile's first column) = product for activation rows
+  // [row_begin, row_begin + n_rows), row_begin a multiple of 8, and tiles [tile_begin, tile_begin + n_tiles).
+  void (*matmul)(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles,
+                 float* out, int ldo);
+
+  // RMSNorm of up to 8 rows into one activation group. rows: gather indices, or null for 0..n_rows-1.
+  void (*norm_group)(const float* x, int ldx, const int32_t* rows, int n_rows, int k, const float* weight, float eps,
+                     ActKind kind, uint8_t* group);
+
+  // Rows of plain floats into one activation group.
+  void (*pack_group)(const float* x, int ldx, int n_rows, int k, ActKind kind, uint8_t* group);
+
+  // y[n_rows][ldy] = product of one head's columns for tokens [row_begin, row_begin + n_rows).
+  void (*qkv_rows)(const QkvArgs* args, int head, int row_begin, int n_rows, float* y, int ldy);
+
+  // Tokens [token, token + n_tokens) at positions [position, position + n_tokens), KV head `head`.
+  void (*attention)(const AttentionArgs* args, int token, int n_tokens, int position, const int32_t* table, int head,
+                    uint8_t* scratch);
+
+  // y holds gate and up tiles alternating; writes act(gate) * up as columns [column, column + n_out) of the groups.
+  void (*gate_up_rows)(const float* y, int ldy, int n_rows, int n_out, Activation act, ActKind kind, uint8_t* out,
+                       int k, int row_begin, int column);
+
+  // x[r][c] += y[r][c]
+  void (*add_rows)(const float* y, int ldy, int n_rows, int n_columns, float* x, int ldx);
+
+  // Continues a running argmax of one row over columns [column, column + n); ties keep the lowest id.
+  // Returns 1 when a value is NaN.
+  int (*argmax)(const float* y, int n, int column, float* best, int32_t* best_id);
+
+  // Integer multiply-accumulates (register-only) in a loop of `rounds`; returns MACs done. For measuring the limit.
+  double (*int8_peak)(int rounds, int32_t* sink);
+  // Sum of bytes, streaming. For measuring the limit.
+  uint64_t (*read_memory)(const uint8_t* data, size_t bytes);
+};
+
+const KernelTable* kernels_generic();
+const KernelTable* kernels_avx512();
+
+}  // namespace sixfold

@@ -1,0 +1,54 @@
+// From GGUF tensor bytes to packed matrices and embedding rows.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layout.h"
+#include "memory.h"
+#include "thread_pool.h"
+
+namespace sixfold {
+
+// Bytes of one row of k values, or 0 for a type that is not known here.
+size_t row_bytes(int ggml_type, int64_t k);
+
+// One tensor of a matrix: n_rows outputs with k inputs each, raw as in the file.
+struct PackSource {
+  int ggml_type;
+  const uint8_t* data;
+  size_t bytes;
+  int64_t n_rows, k;
+};
+
+struct PackedMatrix {
+  MatrixView view;
+  std::shared_ptr<Arena> arena;  // keeps the bytes alive
+  size_t bytes;
+};
+
+// Sources one below the other, or alternating by tiles of 16 rows (`interleave`). With `float_activations`, or when the
+// types differ, quantized weights are stored as float32. Throws std::invalid_argument.
+std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources, bool interleave,
+                                          bool float_activations, ThreadPool& pool, std::shared_ptr<Arena> arena);
+
+// The matrix back as float32 [n_true][k]: for tests and for looking inside.
+void unpack_matrix(const PackedMatrix& matrix, float* out);
+
+// Rows of an embedding table, read in place.
+struct Embedding {
+  int ggml_type;
+  const uint8_t* data;
+  int64_t n_rows, k;
+  void row(int64_t index, float* out) const;
+};
+
+Embedding make_embedding(const PackSource& source);  // throws std::invalid_argument
+
+// [begin, end) of one row of a tensor as float32; both multiples of 32.
+void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, float* out);
+
+float half_to_float(uint16_t half);
+
+}  // namespace sixfold

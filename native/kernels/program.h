@@ -1,0 +1,139 @@
+// A recorded forward pass: a flat list of fused operations, built once, replayed for every step. The number of tokens
+// is a field of the step, not a shape of the program.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+#include "kv_cache.h"
+#include "pack.h"
+#include "thread_pool.h"
+
+namespace sixfold {
+
+// The inputs and outputs of one step. Arrays belong to the caller.
+struct Step {
+  int n_tokens;
+  const int32_t* token_ids;     // [n_tokens]
+  const int32_t* positions;     // [n_tokens]
+  const int32_t* row_of_token;  // [n_tokens] -> index into slot_of_row; a row's tokens are neighbours
+  int n_rows;
+  const int32_t* slot_of_row;  // [n_rows] -> row of block_tables
+  int n_slots, max_blocks;
+  const int32_t* block_tables;  // [n_slots][max_blocks] with a stride of table_stride
+  int64_t table_stride;
+  int n_logits;
+  const int32_t* logit_tokens;  // [n_logits] token indices whose logits are wanted
+  const uint8_t* greedy;        // [n_logits] 1: only the argmax is wanted, 0: the logits
+  int32_t* out_ids;             // [n_logits] argmax of every row; ties to the lowest id
+  uint8_t* out_nan;             // [n_logits] 1: the row holds NaN, or no finite value
+  float* logits;                // [rows with greedy = 0][vocabulary]
+  int n_logit_rows;             // rows of `logits`
+};
+
+class Program {
+ public:
+  Program(std::shared_ptr<ThreadPool> pool, const KernelTable* kernels, std::shared_ptr<KVCache> kv, int max_tokens,
+          int hidden);
+
+  // Recording. Each throws std::invalid_argument when shapes do not fit; `finalize` ends it.
+  void embed(std::shared_ptr<Embedding> table);
+  void norm_qkv_rope_write(int layer, const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w,
+                           int n_heads, int n_kv_heads, int head_dim, const float* cos, const float* sin,
+                           int64_t n_positions, RopeStyle style, float eps);
+  void attention(int layer, float scale);
+  void proj_residual(std::shared_ptr<PackedMatrix> w);
+  void norm_gateup_act(const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w, Activation act,
+                       float eps);
+  void down_residual(std::shared_ptr<PackedMatrix> w);
+  void final_norm_head(const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w, float eps);
+  void finalize();
+
+  // Throws std::invalid_argument before anything is computed when an index is out of range.
+  void run(const Step& step);
+
+  int max_tokens() const { return max_tokens_; }
+  int hidden() const { return hidden_; }
+  int vocab() const { return vocab_; }
+  const float* residual() const { return residual_; }  // [max_tokens][hidden], of the last run: for tests
+  size_t scratch_bytes() const { return arena_.bytes(); }
+
+ private:
+  friend struct Chunks;
+
+  enum class Kind { kEmbed, kQkv, kAttention, kProj, kGateUp, kDown, kHead };
+
+  struct Op {
+    Kind kind;
+    int index = 0;  // place in the program
+    int layer = 0;
+    std::shared_ptr<PackedMatrix> w;
+    std::shared_ptr<Embedding> table;
+    std::shared_ptr<float> norm;
+    float eps = 0;
+    Activation act = kSilu;
+    QkvArgs qkv{};
+    std::shared_ptr<float> rope;
+    AttentionArgs attention{};
+    uint8_t* in = nullptr;  // activation groups that the product reads; null: normed by each thread for itself
+    ActKind in_kind = kActInt8;
+    uint8_t* out = nullptr;
+    ActKind out_kind = kActInt8;
+    int tiles_per_chunk = 1;
+    int n_tile_chunks = 0;
+  };
+
+  // Consecutive tokens of one sequence that attention handles together.
+  struct Tile {
+    int token, n_tokens, position, cost;
+    const int32_t* table;
+  };
+
+  struct alignas(64) Worker {
+    uint8_t* normed = nullptr;  // one activation group
+    float* y = nullptr;         // output of a product chunk
+    uint8_t* attention = nullptr;
+    float* best = nullptr;  // [max_tokens] running argmax of the logit rows
+    int32_t* best_id = nullptr;
+    uint8_t* nan = nullptr;
+    uint64_t normed_tag = 0, best_tag = 0;
+  };
+
+  Op& add(Kind kind);
+  void copy_norm(Op& op, const float* norm, int64_t size);
+  void check_input(const PackedMatrix& w, int k) const;
+  void split(Op& op, int unit_tiles);
+  void check_step(const Step& step) const;
+  void prepare(const Step& step);
+  void cut_tiles();
+
+  std::shared_ptr<ThreadPool> pool_;
+  const KernelTable* kernels_;
+  std::shared_ptr<KVCache> kv_;
+  int max_tokens_, hidden_, vocab_ = 0, n_positions_ = 0, group_ = 1;
+  int64_t embed_rows_ = 0;
+  bool finalized_ = false;
+  std::vector<std::unique_ptr<Op>> ops_;
+  std::vector<Worker> workers_;
+  Arena arena_;
+
+  float* residual_ = nullptr;
+  uint8_t* normed_ = nullptr;      // activation groups: norm output, for steps of more than one group
+  uint8_t* attended_ = nullptr;    // activation groups: attention output
+  uint8_t* hidden_act_ = nullptr;  // activation groups: gate/up output
+  void* q_ = nullptr;
+  int32_t* write_blocks_ = nullptr;
+  uint8_t* pair_follows_ = nullptr;
+  int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1
+  ActKind attended_kind_ = kActInt8, hidden_act_kind_ = kActInt8;
+
+  // Of the step that runs.
+  Step step_{};
+  uint64_t step_number_ = 0;
+  std::vector<Tile> tiles_;
+  std::vector<Phase> phases_;
+};
+
+}  // namespace sixfold

@@ -1,0 +1,131 @@
+// 16-lane operations in compiler vectors: any CPU, no intrinsics. Same names and meaning as simd_avx512.h.
+#pragma once
+
+#include "layout.h"
+
+#define SF_INLINE inline __attribute__((always_inline))
+
+// Few: a 64-byte vector is several registers on a CPU without wide ones.
+#define SF_GEMM_ROWS 2
+#define SF_ATTENTION_ROWS 2
+
+typedef float F __attribute__((vector_size(64)));
+typedef int32_t I __attribute__((vector_size(64)));
+typedef int16_t S __attribute__((vector_size(64)));
+
+SF_INLINE F zero_f() { return F{}; }
+SF_INLINE I zero_i() { return I{}; }
+SF_INLINE F set1(float x) { return x - F{}; }
+SF_INLINE I set1_i(int32_t x) { return x - I{}; }
+SF_INLINE F load(const float* p) {
+  F x;
+  __builtin_memcpy(&x, p, 64);
+  return x;
+}
+SF_INLINE I load_bytes(const void* p) {
+  I x;
+  __builtin_memcpy(&x, p, 64);
+  return x;
+}
+SF_INLINE void store(float* p, F x) { __builtin_memcpy(p, &x, 64); }
+SF_INLINE void store_bytes(void* p, I x) { __builtin_memcpy(p, &x, 64); }
+SF_INLINE F add(F a, F b) { return a + b; }
+SF_INLINE F sub(F a, F b) { return a - b; }
+SF_INLINE F mul(F a, F b) { return a * b; }
+SF_INLINE F div(F a, F b) { return a / b; }
+SF_INLINE F fma(F a, F b, F c) { return a * b + c; }
+SF_INLINE F max(F a, F b) { return a > b ? a : b; }
+SF_INLINE F min(F a, F b) { return a < b ? a : b; }
+SF_INLINE F to_float(I x) { return __builtin_convertvector(x, F); }
+SF_INLINE I bits(F x) { return (I)x; }
+SF_INLINE F from_bits(I x) { return (F)x; }
+// Adding 1.5 * 2^23 leaves no fraction bits: the sum is rounded to an integer, ties to even. |x| < 2^22.
+SF_INLINE F round_even(F x) { return (x + 12582912.0f) - 12582912.0f; }
+SF_INLINE I to_int(F x) {
+  x = x < 4194304.0f ? x : set1(4194303.0f);  // NaN, too, becomes a number: converting it would be undefined
+  x = x > -4194304.0f ? x : set1(-4194303.0f);
+  return __builtin_convertvector(round_even(x), I);
+}
+SF_INLINE I add_i(I a, I b) { return a + b; }
+SF_INLINE I and_i(I a, I b) { return a & b; }
+SF_INLINE I max_i(I a, I b) { return a > b ? a : b; }
+SF_INLINE I shl23(I x) { return x << 23; }
+SF_INLINE I low_nibbles(I x) { return x & 0x0f0f0f0f; }
+SF_INLINE I high_nibbles(I x) { return (x >> 4) & 0x0f0f0f0f; }
+SF_INLINE F load_f16(const void* p) {
+  uint16_t h[16];
+  __builtin_memcpy(h, p, 32);
+  I x;
+  for (int i = 0; i < 16; i++) x[i] = h[i];
+  // Exponent and fraction moved into place are a float too small by 2^112; a half's infinity and NaN need all ones.
+  const I sign = (x & 0x8000) << 16, magnitude = (x & 0x7fff) << 13;
+  const F scaled = (F)magnitude * 0x1p112f;
+  const I special = (x & 0x7c00) == 0x7c00;
+  return (F)(sign | (special ? (magnitude | 0x7f800000) : (I)scaled));
+}
+SF_INLINE I dot4(I acc, I w, const int8_t* a) {
+  // Products of a byte with a signed byte fit 16 bits: multiply even and odd bytes as int16, then widen the sums.
+  const int32_t even = (uint16_t)(int16_t)a[0] | (uint32_t)(uint16_t)(int16_t)a[2] << 16;
+  const int32_t odd = (uint16_t)(int16_t)a[1] | (uint32_t)(uint16_t)(int16_t)a[3] << 16;
+  const I p = (I)((S)(w & 0x00ff00ff) * (S)set1_i(even));
+  const I q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)set1_i(odd));
+  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+}
+SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
+  uint32_t pair;
+  __builtin_memcpy(&pair, b, 4);
+  const F low = (F)(w << 16), high = (F)(w & (int32_t)0xffff0000);
+  return (acc + high * (F)set1_i((int32_t)(pair & 0xffff0000u))) + low * (F)set1_i((int32_t)(pair << 16));
+}
+SF_INLINE F first(int n, F x, F y) {
+  const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < n ? x : y;
+}
+SF_INLINE F swap_pairs(F x) { return __builtin_shuffle(x, I{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}); }
+SF_INLINE float sum_lanes(F x) {
+  float s[16];
+  store(s, x);
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) s[i] += s[i + half];
+  return s[0];
+}
+SF_INLINE float max_lanes(F x) {
+  float m = x[0];
+  for (int i = 1; i < 16; i++) m = x[i] > m ? x[i] : m;
+  return m;
+}
+SF_INLINE int32_t max_lanes_i(I x) {
+  int32_t m = x[0];
+  for (int i = 1; i < 16; i++) m = x[i] > m ? x[i] : m;
+  return m;
+}
+SF_INLINE int32_t sum_lanes_i(I x) {
+  int32_t s = 0;
+  for (int i = 0; i < 16; i++) s += x[i];
+  return s;
+}
+SF_INLINE int any_lane(I mask) {
+  int32_t any = 0;
+  for (int i = 0; i < 16; i++) any |= mask[i];
+  return any != 0;
+}
+SF_INLINE int any_nan(F x) { return any_lane(x != x); }
+SF_INLINE int any_greater(F a, F b) { return any_lane(a > b); }
+SF_INLINE void store_bf16(uint16_t* p, F x) {
+  const I b = (I)x;
+  const I rounded = b + 0x7fff + ((b >> 16) & 1);
+  const I quiet = b | 0x00400000;
+  const I r = (x == x ? rounded : quiet) >> 16;
+  for (int i = 0; i < 16; i++) p[i] = (uint16_t)r[i];
+}
+SF_INLINE F load_bf16(const uint16_t* p) {
+  I x;
+  for (int i = 0; i < 16; i++) x[i] = (int32_t)((uint32_t)p[i] << 16);
+  return (F)x;
+}
+SF_INLINE void store_int8(int8_t* p, I x) {
+  x = x < 127 ? x : set1_i(127);
+  x = x > -128 ? x : set1_i(-128);
+  for (int i = 0; i < 16; i++) p[i] = (int8_t)x[i];
+}
+SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

@@ -1,0 +1,163 @@
+#include "thread_pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+namespace sixfold {
+namespace {
+
+constexpr int kCountBits = 16;
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
+
+// How long a waiter spins, then yields, before it sleeps. A pause is about 20 ns: a chunk that is being computed ends
+// within the spin; if it does not, its thread has lost its CPU.
+constexpr int kSpinsInPhase = 1500, kYields = 8, kSpinsBetween = 1000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The futex is the low half of the word (little endian).
+uint32_t* low_half(std::atomic<uint64_t>* word) { return reinterpret_cast<uint32_t*>(word); }
+
+void futex_wait(std::atomic<uint64_t>* word, uint32_t expected, long timeout_ns) {
+  const timespec timeout{timeout_ns / 1000000000, timeout_ns % 1000000000};
+  syscall(SYS_futex, low_half(word), FUTEX_WAIT_PRIVATE, expected, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint64_t>* word) {
+  syscall(SYS_futex, low_half(word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads), workers_(new Worker[n_threads]) {
+  for (int i = 1; i < n_threads; i++) {
+    workers_[i].thread = std::thread([this, i] { work(i); });
+    char name[24];  // the kernel keeps 15 characters, and refuses longer names
+    std::snprintf(name, sizeof name, "compute %d", i % 1000000);
+    pthread_setname_np(workers_[i].thread.native_handle(), name);
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  published_++;
+  futex_wake_all(&published_);
+  for (int i = 1; i < n_threads_; i++) workers_[i].thread.join();
+}
+
+void ThreadPool::run(const std::vector<Phase>& phases, void* arg) {
+  const std::lock_guard<std::mutex> lock(callers_);
+  const uint64_t number = published_.load(std::memory_order_relaxed) + 1;
+  Job& job = jobs_[number % kJobs];
+  // A worker that still walks the job which lay here before must leave it first.
+  for (int i = 1; i < n_threads_; i++) {
+    for (;;) {
+      const uint64_t old = workers_[i].in_job.load();
+      if (old == 0 || old % kJobs != number % kJobs) break;
+      sched_yield();
+    }
+  }
+  job.phases.clear();
+  for (const Phase& phase : phases)
+    if (phase.n_chunks > 0) job.phases.push_back(phase);
+  job.arg = arg;
+  job.first_phase = next_phase_;
+  next_phase_ += job.phases.size();
+  published_.store(number);
+  if (sleeping_between_.load() > 0 && n_threads_ > 1) futex_wake_all(&published_);
+  walk(job, 0, number);
+}
+
+void ThreadPool::work(int index) {
+  Worker& self = workers_[index];
+  uint64_t seen = 0;
+  for (;;) {
+    uint64_t number = published_.load();
+    for (int spin = 0; number == seen && spin < kSpinsBetween; spin++) {
+      pause();
+      number = published_.load();
+    }
+    while (number == seen) {
+      sleeping_between_++;
+      if (published_.load() == seen) futex_wait(&published_, static_cast<uint32_t>(seen), 1000000000);
+      sleeping_between_--;
+      number = published_.load();
+    }
+    if (stop_) return;
+    seen = number;
+    self.in_job.store(number);
+    // The caller looks at `in_job` before it overwrites a job; had a newer job been published meanwhile, it may have
+    // looked too early.
+    if (published_.load() == number) walk(jobs_[number % kJobs], index, number);
+    self.in_job.store(0);
+  }
+}
+
+void ThreadPool::walk(const Job& job, int thread, uint64_t number) {
+  uint64_t phase = job.first_phase;
+  for (const Phase& p : job.phases) {
+    if (published_.load(std::memory_order_relaxed) != number) return;  // the job has ended without this thread
+    int chunk;
+    while (claim(phase, p.n_chunks, &chunk)) {
+      p.fn(job.arg, p.op, chunk, thread);
+      complete(phase, p.n_chunks);
+    }
+    wait_for(phase, p.n_chunks);
+    phase++;
+  }
+}
+
+bool ThreadPool::claim(uint64_t phase, int n_chunks, int* chunk) {
+  std::atomic<uint64_t>& word = claims_[phase % kSlots].word;
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  for (;;) {
+    const uint64_t tag = seen >> kCountBits;
+    const uint64_t given = tag == phase ? seen & kCountMask : 0;
+    if (tag > phase || given >= static_cast<uint64_t>(n_chunks)) return false;
+    if (word.compare_exchange_weak(seen, phase << kCountBits | (given + 1), std::memory_order_relaxed)) {
+      *chunk = static_cast<int>(given);
+      return true;
+    }
+  }
+}
+
+void ThreadPool::complete(uint64_t phase, int n_chunks) {
+  std::atomic<uint64_t>& word = dones_[phase % kSlots].word;
+  uint64_t seen = word.load(std::memory_order_relaxed), done;
+  do {
+    done = (seen >> kCountBits == phase ? seen & kCountMask : 0) + 1;
+  } while (!word.compare_exchange_weak(seen, phase << kCountBits | done));
+  if (done == static_cast<uint64_t>(n_chunks) && sleeping_in_phase_.load() > 0) futex_wake_all(&word);
+}
+
+void ThreadPool::wait_for(uint64_t phase, int n_chunks) {
+  std::atomic<uint64_t>& word = dones_[phase % kSlots].word;
+  for (int round = 0;; round++) {
+    const uint64_t seen = word.load();
+    const uint64_t tag = seen >> kCountBits;
+    if (tag > phase || (tag == phase && (seen & kCountMask) == static_cast<uint64_t>(n_chunks))) return;
+    if (round < kSpinsInPhase) {
+      pause();
+    } else if (round < kSpinsInPhase + kYields) {
+      sched_yield();
+    } else {
+      sleeping_in_phase_++;
+      if (word.load() == seen) futex_wait(&word, static_cast<uint32_t>(seen), 1000000);
+      sleeping_in_phase_--;
+    }
+  }
+}
+
+}  // namespace sixfold
