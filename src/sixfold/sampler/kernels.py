@@ -6,7 +6,7 @@ Everything here takes many rows at once and knows nothing of slots.
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from sixfold.sampler import reference
 from sixfold.sampler.philox import random64
 
-__all__ = ["ROW_PARAMS", "NumpyKernels", "RowKernels", "find_native"]
+__all__ = ["ROW_PARAMS", "NativeKernels", "NumpyKernels", "RowKernels", "find_native"]
 
 ROW_PARAMS = np.dtype(
     [
         ("seed", np.uint64),
         ("top_p", np.float64),  # 1 is off
-        ("inverse_temperature", np.float32),  # 0 is greedy
-        ("log_min_p", np.float32),  # -inf is off
+        ("scale", np.float32),  # log2(e) / temperature; 0 is greedy
+        ("min_x", np.float32),  # log2(min-p); -inf is off
         ("top_k", np.int32),  # 0 is off
         ("choice", np.uint32),
     ]
@@ -74,7 +74,7 @@ class NumpyKernels:
         out = np.full(len(logits), -1, np.int32)
         for i, row in enumerate(logits):
             p = params[i]
-            how = reference.Filter(p["inverse_temperature"], int(p["top_k"]), float(p["top_p"]), p["log_min_p"])
+            how = reference.Filter(p["scale"], int(p["top_k"]), float(p["top_p"]), p["min_x"])
             token_id = reference.pick(row, how, random64(int(p["seed"]), int(p["choice"]), int(positions[i])))
             out[i] = -1 if token_id is None else token_id
         return out
@@ -91,10 +91,42 @@ class NumpyKernels:
         return logprobs, ranks, top_ids, top_logprobs
 
 
+class NativeKernels:
+    """The compiled kernels: this class makes room for their results.
+
+    Args:
+        module: `sixfold._native.sampler`.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def usable_rows(self, logits: Logits) -> npt.NDArray[np.uint8]:
+        out = np.empty(len(logits), np.uint8)
+        self._module.usable_rows(logits, out)
+        return out
+
+    def draw_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        out = np.empty(len(logits), np.int32)
+        records = params.view(np.uint8).reshape(len(params), ROW_PARAMS.itemsize)
+        self._module.draw_rows(logits, records, positions, out)
+        return out
+
+    def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
+        n_rows = len(logits)
+        logprobs, ranks = np.empty(n_rows, np.float64), np.empty(n_rows, np.int32)
+        top_ids, top_logprobs = np.empty((n_rows, n_top), np.int32), np.empty((n_rows, n_top), np.float64)
+        self._module.score_rows(logits, targets, logprobs, ranks, top_ids, top_logprobs)
+        return logprobs, ranks, top_ids, top_logprobs
+
+
 def find_native() -> RowKernels | None:
-    """The compiled kernels, or None where the extension is missing or older than this file."""
+    """The compiled kernels, or None where the extension is missing."""
     try:
         native = importlib.import_module("sixfold._native")
     except ImportError:
         return None
-    return cast("RowKernels | None", getattr(native, "sampler", None))
+    module = getattr(native, "sampler", None)
+    return None if module is None else NativeKernels(module)

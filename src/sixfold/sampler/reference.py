@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sixfold.sampler.weights import UNIT, weights
+from sixfold.sampler.weights import LOG2_E, UNIT, weights
 
 __all__ = ["LOGPROB_FLOOR", "Filter", "draw", "greedy", "is_usable", "logprobs", "pick", "top"]
 
@@ -25,14 +25,14 @@ LOGPROB_FLOOR = -9999.0
 class Filter(NamedTuple):
     """Steps 4 to 7 for one row, as numbers that the kernels take."""
 
-    inverse_temperature: np.float32
-    """0 is greedy."""
+    scale: np.float32
+    """log2(e) / temperature; 0 is greedy."""
     top_k: int
     """0 is off."""
     top_p: float
     """1 is off."""
-    log_min_p: np.float32
-    """Natural log of min-p; -inf is off."""
+    min_x: np.float32
+    """log2(min-p); -inf is off."""
 
 
 def is_usable(row: Floats) -> bool:
@@ -54,17 +54,17 @@ def pick(row: Floats, how: Filter, random: int) -> int | None:
     """
     if not is_usable(row):
         return None
-    if how.inverse_temperature == 0:
+    if how.scale == 0:
         return greedy(row)
     highest = row.max()
-    weight = weights(row, highest, how.inverse_temperature)
+    weight = weights(row, highest, how.scale)
     if how.top_k or how.top_p < 1.0:
         order = np.argsort(-row, kind="stable")  # falling logit, ties by id
         n_kept = _n_top_p(weight[order[: how.top_k or None]], how.top_p)
         weight[order[n_kept:]] = 0
-    if how.log_min_p > -np.inf:
+    if how.min_x > -np.inf:
         with np.errstate(over="ignore"):
-            weight[(row - highest) * how.inverse_temperature < how.log_min_p] = 0
+            weight[(row - highest) * how.scale < how.min_x] = 0
     return draw(weight, random)
 
 
@@ -101,7 +101,7 @@ def logprobs(row: Floats, token_id: int, n_top: int) -> tuple[float, int, list[i
         lowest id. None is below `LOGPROB_FLOOR`.
     """
     highest = row.max()
-    log_sum = math.log(int(weights(row, highest, np.float32(1.0)).sum()) / UNIT)
+    log_sum = math.log(int(weights(row, highest, LOG2_E).sum()) / UNIT)
 
     def logprob(logit: np.float32) -> float:
         return max(float(logit) - float(highest) - log_sum, LOGPROB_FLOOR)

@@ -13,13 +13,14 @@ from sixfold.messages import RowStatus, Sampling, SlotAdmit, TokenLogprobs
 from sixfold.sampler.adjustments import Adjustments
 from sixfold.sampler.kernels import ROW_PARAMS, NumpyKernels, RowKernels, find_native
 from sixfold.sampler.reference import LOGPROB_FLOOR
+from sixfold.sampler.weights import LOG2_E
 
 __all__ = ["Draws", "Sampler"]
 
 Indices = Sequence[int] | npt.NDArray[np.integer]
 
 TEMPERATURE_MIN = 1e-6
-"""Lower temperatures, except 0, count as this one: the inverse stays finite in float32."""
+"""Lower temperatures, except 0, count as this one: its inverse is finite in float32."""
 
 
 class Draws(NamedTuple):
@@ -77,7 +78,7 @@ class Sampler:
 
     def needs_logits(self, slot: int) -> bool:
         """Whether the next token of the slot needs the row of logits; False where its highest one is enough."""
-        return bool(self._params["inverse_temperature"][slot] != 0 or self._special[slot])
+        return bool(self._params["scale"][slot] != 0 or self._special[slot])
 
     def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
         """Draw one token for each row.
@@ -181,11 +182,10 @@ class Sampler:
 
 def _row_params(sampling: Sampling, choice: int) -> tuple[int, float, float, float, int, int]:
     """One record of `ROW_PARAMS`."""
-    temperature = sampling.temperature
-    inverse = 0.0 if temperature == 0 else 1.0 / max(temperature, TEMPERATURE_MIN)
-    log_min_p = math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+    scale = float(LOG2_E) / max(sampling.temperature, TEMPERATURE_MIN) if sampling.temperature else 0.0
+    min_x = math.log2(sampling.min_p) if sampling.min_p > 0 else -math.inf
     seed = sampling.seed & (2**64 - 1)
-    return seed, sampling.top_p, inverse, log_min_p, max(0, sampling.top_k), choice
+    return seed, sampling.top_p, scale, min_x, max(0, sampling.top_k), choice
 
 
 def _ints(values: Indices) -> list[int]:

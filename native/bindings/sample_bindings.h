@@ -1,0 +1,130 @@
+// `_native.sampler`: the row kernels of the sampler. src/sixfold/sampler/kernels.py is their only caller.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+
+#include "../kernels/sample.h"
+
+namespace sixfold::sample_bindings {
+
+namespace nb = nanobind;
+
+template <class T>
+using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+// [n_rows, n_vocab]; a row is contiguous, rows may be apart.
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+
+constexpr size_t kMaxVocab = size_t{1} << 22;  // above it, sums of weights could overflow
+
+struct Rows {
+  const float* data;
+  size_t n_rows, n_vocab;
+  int64_t stride;  // floats between rows
+
+  const float* operator[](size_t i) const { return data + (int64_t)i * stride; }
+};
+
+inline Rows rows_of(const Logits& logits) {
+  const Rows rows{logits.data(), logits.shape(0), logits.shape(1), logits.stride(0)};
+  if (rows.n_vocab == 0 || rows.n_vocab >= kMaxVocab) throw std::invalid_argument("logits: the width is out of range");
+  if (rows.n_rows > 0 && rows.n_vocab > 1 && logits.stride(1) != 1) {
+    throw std::invalid_argument("logits: each row must be contiguous");
+  }
+  return rows;
+}
+
+inline void expect(size_t have, size_t want, const char* message) {
+  if (have != want) throw std::invalid_argument(message);
+}
+
+// One per thread, grown to the widest vocabulary seen.
+inline void* scratch_for(size_t n_vocab) {
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  thread_local std::unique_ptr<void, Free> memory;
+  thread_local size_t size = 0;
+  const size_t wanted = sampler_scratch_bytes(n_vocab);
+  if (wanted > size) {
+    memory.reset(std::aligned_alloc(64, wanted));
+    size = memory ? wanted : 0;
+    if (!memory) throw std::bad_alloc();
+  }
+  return memory.get();
+}
+
+inline void bind(nb::module_& m, const SamplerTable* table) {
+  m.def(
+      "usable_rows",
+      [table](const Logits& logits, Vector<uint8_t> out) {
+        const Rows rows = rows_of(logits);
+        expect(out.shape(0), rows.n_rows, "out: one entry per row is wanted");
+        uint8_t* usable = out.data();
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows.n_rows; i++) usable[i] = (uint8_t)table->usable(rows[i], rows.n_vocab);
+      },
+      nb::arg("logits").noconvert(), nb::arg("out").noconvert());
+  m.def(
+      "draw_rows",
+      [table](const Logits& logits, Matrix<const uint8_t> params, Vector<const int64_t> positions,
+              Vector<int32_t> out) {
+        const Rows rows = rows_of(logits);
+        expect(params.shape(0), rows.n_rows, "params: one record per row is wanted");
+        expect(params.shape(1), sizeof(RowParams), "params: a record has 32 bytes");
+        expect(positions.shape(0), rows.n_rows, "positions: one entry per row is wanted");
+        expect(out.shape(0), rows.n_rows, "out: one entry per row is wanted");
+        const auto* row_params = reinterpret_cast<const RowParams*>(params.data());
+        const int64_t* position = positions.data();
+        int32_t* token = out.data();
+        void* scratch = scratch_for(rows.n_vocab);
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows.n_rows; i++) {
+          token[i] = table->draw(rows[i], rows.n_vocab, &row_params[i], position[i], scratch);
+        }
+      },
+      nb::arg("logits").noconvert(), nb::arg("params").noconvert(), nb::arg("positions").noconvert(),
+      nb::arg("out").noconvert());
+  m.def(
+      "score_rows",
+      [table](const Logits& logits, Vector<const int32_t> targets, Vector<double> logprobs, Vector<int32_t> ranks,
+              Matrix<int32_t> top_ids, Matrix<double> top_logprobs) {
+        const Rows rows = rows_of(logits);
+        const size_t n_top = top_ids.shape(1);
+        expect(targets.shape(0), rows.n_rows, "targets: one entry per row is wanted");
+        expect(logprobs.shape(0), rows.n_rows, "logprobs: one entry per row is wanted");
+        expect(ranks.shape(0), rows.n_rows, "ranks: one entry per row is wanted");
+        expect(top_ids.shape(0), rows.n_rows, "top_ids: one row per row is wanted");
+        expect(top_logprobs.shape(0), rows.n_rows, "top_logprobs: one row per row is wanted");
+        expect(top_logprobs.shape(1), n_top, "top_logprobs: as wide as top_ids is wanted");
+        if (n_top > rows.n_vocab) throw std::invalid_argument("top_ids: wider than the vocabulary");
+        for (size_t i = 0; i < rows.n_rows; i++) {
+          if (targets.data()[i] < 0 || (size_t)targets.data()[i] >= rows.n_vocab) {
+            throw std::invalid_argument("targets: an id is outside the vocabulary");
+          }
+        }
+        void* scratch = scratch_for(rows.n_vocab);
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows.n_rows; i++) {
+          ranks.data()[i] = table->score(rows[i], rows.n_vocab, targets.data()[i], n_top, logprobs.data() + i,
+                                         top_ids.data() + i * n_top, top_logprobs.data() + i * n_top, scratch);
+        }
+      },
+      nb::arg("logits").noconvert(), nb::arg("targets").noconvert(), nb::arg("logprobs").noconvert(),
+      nb::arg("ranks").noconvert(), nb::arg("top_ids").noconvert(), nb::arg("top_logprobs").noconvert());
+}
+
+}  // namespace sixfold::sample_bindings
+
+// Adds the submodule `sampler`, over the kernels of the chosen instruction set.
+inline void bind_sampler(nanobind::module_& m, const sixfold::SamplerTable* table) {
+  nanobind::module_ sampler = m.def_submodule("sampler", "Row kernels of the sampler.");
+  sixfold::sample_bindings::bind(sampler, table);
+}
