@@ -113,11 +113,12 @@ def _measure(
         "prompt_token_ids": prompts.make("decode", 0, prompt_tokens),
         "tokens_sha256": tokens_sha256(outputs[0]) if outputs else None,
         "tokens_agree": agree,
-        "limits": measured_limits(len(os.sched_getaffinity(0))),
+        "limits": measured_limits(llm.config.executor.threads),
         "bytes_weights": facts.bytes_weights,
         "isa": facts.isa,
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
+        "threads": llm.config.executor.threads,
         "python": platform.python_version(),
     }
 
@@ -140,8 +141,11 @@ def _print_table(report: dict[str, Any]) -> None:
             table.add_row(key, f"{value:,.1f}", f"{count} sequences together, {after}")
     console = Console()
     console.print(table)
-    for name, value in report["limits"].items():
-        if value is not None:
-            console.print(f"{name}: {value:,.1f}", highlight=False)
+    limits, bytes_weights = report["limits"], report["bytes_weights"]
+    read = f"memory read {limits['memory_read_gb_s']:,.1f} GB/s, int8 {limits['int8_gmac_s']:,.0f} GMAC/s"
+    if bytes_weights:
+        most = limits["memory_read_gb_s"] * 1e9 / bytes_weights
+        read += f"; reading {bytes_weights / 1e6:,.0f} MB of weights once a token allows {most:,.0f} tokens/s"
+    console.print(f"limits: {read}", highlight=False, soft_wrap=True)
     agree = "equal in every batch" if report["tokens_agree"] else "NOT EQUAL in every batch"
     console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})", highlight=False, soft_wrap=True)

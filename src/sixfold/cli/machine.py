@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
-import time
 from pathlib import Path
 
 __all__ = ["cores_allowed", "cpu_name", "measured_limits", "memory_bytes"]
-
-READ_BYTES = 256 << 20
-"""Larger than any last-level cache, so that reading it is reading memory."""
-READ_ROUNDS = 4
 
 
 def cpu_name() -> str:
@@ -45,24 +39,12 @@ def memory_bytes() -> tuple[int, int]:
     return entries["MemTotal"], entries["MemAvailable"]
 
 
-def measured_limits(threads: int) -> dict[str, float | None]:
-    """Best of several rounds, measured now: other work on the machine lowers them as it lowers the rest."""
-    return {"memory_read_gb_s": round(_memory_read(threads), 1)}
+def measured_limits(threads: int) -> dict[str, float]:
+    """Best of a few rounds with the kernels' own threads: other work on the machine lowers it as it lowers the rest."""
+    from sixfold.executor.native import kernels
 
-
-def _memory_read(threads: int) -> float:
-    """GB/s at which `threads` threads together read a buffer that fits no cache."""
-    import numpy as np
-
-    parts = np.array_split(np.ones(READ_BYTES // 8, np.uint64), threads)
-    best = 0.0
-    for _ in range(READ_ROUNDS):
-        # NumPy's reduction releases the GIL and is limited by memory, not by its arithmetic.
-        workers = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in parts]
-        started = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        best = max(best, READ_BYTES / (time.perf_counter() - started) / 1e9)
-    return best
+    limits = kernels.measure_limits(kernels.ThreadPool(threads))
+    return {
+        "memory_read_gb_s": round(limits.bytes_read_per_s / 1e9, 1),
+        "int8_gmac_s": round(limits.int8_macs_per_s / 1e9, 1),
+    }
