@@ -51,6 +51,12 @@ def damage(raw: bytes, rng: random.Random, structure: int) -> bytes:
     return bytes(out)
 
 
+def write_anew(path: Path, raw: bytes) -> None:
+    """Some file systems flush a file that is emptied and written again: 2 ms instead of 0.05 ms each."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(raw)
+
+
 def read_everything(path: Path) -> None:
     file = GGUFFile.open(path)
     for value in file.metadata.values():
@@ -68,7 +74,7 @@ def test_o52_damaged_files(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         for i in range(N_STRUCTURE):
-            path.write_bytes(damage(raw, rng, len(raw) - 160))
+            write_anew(path, damage(raw, rng, len(raw) - 160))
             try:
                 read_everything(path)
             except ModelFileError as error:
@@ -90,7 +96,7 @@ def test_o53_damaged_vocabularies(tmp_path: Path) -> None:
     raw = w.gguf({**w.tiny_vocabulary(), "tokenizer.chat_template": "{{ messages[0].content }}{% if a %}x{% endif %}"})
     n_built = 0
     for _ in range(N_VOCABULARY):
-        path.write_bytes(damage(raw, rng, len(raw)))
+        write_anew(path, damage(raw, rng, len(raw)))
         with contextlib.suppress(ModelFileError):
             file = GGUFFile.open(path)
             tokenizer = gguf_tokenizer(file)
