@@ -27,7 +27,7 @@ _WHERE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
-_IN_CONTENT = re.compile(r"^(messages\[\d+\]\.content)\b.*", re.DOTALL)
+_WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
 
 
 def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple[T, list[str]]:
@@ -61,9 +61,9 @@ def field_name(path: str) -> str | None:
     """A path within the document -> the field that an error names.
 
     Indexes of plain lists are left out (`stop[1]` -> `stop`), those of messages are kept (`messages[0].role`); what
-    is wrong inside a message's content is put down to the content.
+    is wrong inside a message's content or a map is put down to the whole.
     """
-    path = _IN_CONTENT.sub(r"\1", path.lstrip("."))
+    path = _WHOLE_FIELDS.sub(r"\1", path.lstrip("."))
     return clip(_INDEXES.sub("", path)) or None
 
 

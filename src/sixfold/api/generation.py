@@ -90,6 +90,7 @@ class Generation:
         except BaseException:
             self.close()
             raise
+        self._timing.accepted(sum(len(request.prompt_token_ids) for request in self._requests))
 
     async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
         """What came with each step, choices numbered through the call.

@@ -27,6 +27,7 @@ MAX_HEADER_BYTES = 32 << 10
 MAX_HEADER_FIELDS = 100
 KEEP_ALIVE_S = 75
 WRITE_STALL_S = 60.0
+LINGER_S = 1.0  # what still arrives after a refusal is dropped for this long: closing at once would reset the answer
 FIELD_OVERHEAD_BYTES = 4  # ": " and the line end
 
 _REFUSALS = {
@@ -72,6 +73,7 @@ class _Guarded(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._field_bytes = 0
         self._refusal = 400
+        self._refused = False
 
     # connection
 
@@ -90,7 +92,7 @@ class _Guarded(HttpToolsProtocol):
     # head
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
@@ -101,7 +103,6 @@ class _Guarded(HttpToolsProtocol):
             self._refuse(431)
 
     def on_message_begin(self) -> None:
-        self._head_bytes = 0 if self._head_bytes is None else self._head_bytes
         self._field_bytes = 0
         super().on_message_begin()
 
@@ -137,10 +138,18 @@ class _Guarded(HttpToolsProtocol):
 
     def _refuse(self, status: int) -> None:
         self._disarm()
-        if not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:
-                self.transport.write(refusal(status))
+        self._refused = True
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
+            return
+        self.transport.write(refusal(status))
+        if status == 503:
+            self.transport.close()
+        else:
+            self.transport.write_eof()
+            self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     # timers
 

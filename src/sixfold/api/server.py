@@ -18,8 +18,11 @@ from sixfold.observability.metrics import ApiMetrics
 
 __all__ = ["ApiServer", "serve"]
 
-ABORT_GRACE_S = 1.0
-"""For the last events of streams that were ended, before their connections are closed."""
+ABORT_GRACE_S = 0.6
+"""For the last events of streams that were ended, before their connections are reset."""
+
+GRACEFUL_S = 2
+"""Until handlers that still run are cancelled: none should."""
 
 
 async def serve(
@@ -60,7 +63,7 @@ class ApiServer:
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=1,
+                timeout_graceful_shutdown=GRACEFUL_S,
             )
         )
         self._drainer: asyncio.Task[None] | None = None
@@ -102,6 +105,16 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        abort = asyncio.get_running_loop().call_later(ABORT_GRACE_S, self._abort_connections)
+        await super().shutdown(sockets)
+        abort.cancel()
+
+    def _abort_connections(self) -> None:
+        """What does not read its last bytes is not waited for; its handlers see a client that is gone."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -161,6 +161,13 @@ def target() -> Iterator[Target]:
     live.stop()
 
 
+def post_bytes(path: str, document: dict[str, Any], headers: str = "") -> bytes:
+    """A whole POST as it goes over the wire."""
+    body = json.dumps(document).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
 def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> None:
     """Wait until `check` holds."""
     end = time.monotonic() + timeout_s

@@ -1,0 +1,178 @@
+"""The smaller endpoints, metrics, the OpenAPI document, and stopping."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sixfold.api.app import ROUTES
+from sixfold.api.openapi import OPERATIONS
+from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
+
+from .conftest import Target, eventually
+from .fake_engine import FakeEngine
+
+
+def test_models(target: Target) -> None:
+    document = target.get("/v1/models").json
+    assert document["object"] == "list"
+    (model,) = document["data"]
+    assert (model["id"], model["object"], model["owned_by"]) == (target.model, "model", "sixfold")
+    assert target.get(f"/v1/models/{target.model}").json == model
+    answer = target.get("/v1/models/nope/x")
+    assert (answer.status, answer.error["param"]) == (404, "model")
+
+
+def test_tokenize_and_back(target: Target) -> None:
+    text = "h\u00e9 <|im_start|>\U0001f600"
+    tokens = target.post("/tokenize", {"prompt": text}).json
+    assert tokens["count"] == len(tokens["tokens"])
+    assert tokens["max_model_len"] == 512
+    assert target.post("/detokenize", {"tokens": tokens["tokens"]}).json == {"prompt": text}
+    hidden = target.post("/detokenize", {"tokens": tokens["tokens"], "skip_special_tokens": True}).json["prompt"]
+    assert hidden == text.replace("<|im_start|>", "")
+    pieces = target.post("/tokenize", {"prompt": "ab", "return_token_strs": True}).json["token_strs"]
+    assert pieces == ["a", "b"]
+    assert target.post("/tokenize", {"prompt": ""}).json["count"] == 0
+    assert target.post("/detokenize", {"tokens": []}).json == {"prompt": ""}
+
+
+def test_tokenize_of_a_chat_counts_what_the_chat_counts(target: Target) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    count = target.post("/tokenize", {"messages": messages}).json["count"]
+    assert count == target.chat(messages, script=["a"]).json["usage"]["prompt_tokens"]
+    without = target.post("/tokenize", {"messages": messages, "add_generation_prompt": False}).json["count"]
+    assert without < count
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},
+            "add_special_tokens",
+        ),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [99999999]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+    ],
+)
+def test_tokenize_refuses(target: Target, path: str, document: Any, param: str) -> None:
+    answer = target.post(path, document)
+    assert (answer.status, answer.error["param"]) == (404 if param == "model" else 400, param)
+
+
+def test_version_and_health(target: Target) -> None:
+    assert target.get("/version").json["build"] == "scripted"
+    for path in ("/health", "/livez", "/readyz"):
+        assert target.get(path).json == {"status": "ok"}
+
+
+def test_not_ready(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.ready = False
+    target, _ = serve(fake)
+    for path in ("/health", "/readyz"):
+        answer = target.get(path)
+        assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "not_ready", "1")
+    assert target.get("/livez").status == 200
+    assert target.chat().status == 503
+
+
+def test_openapi_describes_every_route(target: Target) -> None:
+    document = target.get("/openapi.json").json
+    assert document["openapi"].startswith("3.1")
+    described = {(op.method.upper(), op.path) for op in OPERATIONS}
+    assert described == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert operation["responses"]["200"]
+    schemas = document["components"]["schemas"]
+    assert schemas["ChatRequest"]["additionalProperties"] is False
+    assert schemas["ChatRequest"]["required"] == ["messages"]
+    refs = {word for word in json.dumps(document).split('"') if word.startswith("#/components/schemas/")}
+    assert refs and all(ref.rsplit("/", 1)[1] in schemas for ref in refs)
+
+
+def test_O50_metrics_parse_and_only_rise(target: Target) -> None:
+    def samples() -> dict[tuple[str, str], float]:
+        text = target.get("/metrics").body.decode()
+        families = list(text_string_to_metric_families(text))
+        names = {family.name for family in families}
+        for name in (*COUNTERS, *GAUGES, *HISTOGRAMS, "kv_blocks", "request_success", "http_errors"):
+            assert f"sixfold_{name}" in names
+        return {(s.name, json.dumps(s.labels, sort_keys=True)): s.value for f in families for s in f.samples}
+
+    target.complete(temperature=9)
+    before = samples()
+    usage = target.complete(["a", "b"], n=2, max_tokens=3, seed=1).json["usage"]
+    target.chat(script=["a"], stream=True)
+    target.complete(temperature=9)
+    after = samples()
+    assert all(after[key] >= value for key, value in before.items() if key[0].endswith(("_total", "_count", "_bucket")))
+
+    def risen(name: str, **labels: str) -> float:
+        keys = [key for key in after if key[0] == name and all(f'"{k}": "{v}"' in key[1] for k, v in labels.items())]
+        return sum(after[key] - before.get(key, 0.0) for key in keys)
+
+    assert risen("sixfold_request_success_total", finished_reason="length") == 4
+    assert risen("sixfold_request_success_total", finished_reason="stop") == 1
+    assert risen("sixfold_http_errors_total", status="400") == 1
+    assert risen("sixfold_e2e_request_latency_seconds_count") == 2
+    assert risen("sixfold_time_to_first_token_seconds_count") == 2
+    assert risen("sixfold_request_queue_time_seconds_count") == 2
+    assert risen("sixfold_request_prompt_tokens_sum") == usage["prompt_tokens"] + 21
+    assert risen("sixfold_request_generation_tokens_sum") == usage["completion_tokens"] + 2
+
+
+def test_stopping_ends_streams_with_an_error(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.step_s = 0.01
+    target, live = serve(fake)
+    answers: list[Any] = []
+    calls = [{"stream": True}, {"stream": False}]
+    threads = [threading.Thread(target=lambda c=c: answers.append(target.complete(max_tokens=500, **c))) for c in calls]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(fake.live) == 2)
+    started = time.monotonic()
+    live.stop()
+    assert time.monotonic() - started < 2
+    for thread in threads:
+        thread.join()
+    for answer in answers:
+        error = answer.events[-1]["error"] if answer.status == 200 else answer.error
+        assert error["code"] == "draining"
+    assert not fake.live
+
+
+def test_draining_lets_work_finish(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.step_s = 0.01
+    target, live = serve(fake)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(target.complete(max_tokens=50, stream=True)))
+    thread.start()
+    eventually(lambda: len(fake.live) == 1)
+    live.call(lambda: live.server.drain(10))
+    eventually(lambda: target.get("/readyz").status == 503)
+    assert target.complete().error["code"] == "draining"
+    assert target.get("/livez").status == 200
+    thread.join()
+    assert answers[0].events[-1]["choices"][0]["finish_reason"] == "length"
+    live._thread.join(5)
+    assert not live._thread.is_alive()

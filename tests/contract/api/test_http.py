@@ -1,0 +1,313 @@
+"""HTTP itself: bodies, limits, hosts, methods, slow and broken peers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from sixfold.api import call, context, server
+from sixfold.api.guard import GuardLimits
+
+from .conftest import Target, eventually
+from .fake_engine import FakeEngine
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def talk(target: Target, *pieces: bytes, timeout_s: float = 10) -> bytes:
+    """Send the pieces, then read until the server closes."""
+    with target.connect() as sock:
+        sock.settimeout(timeout_s)
+        for piece in pieces:
+            sock.sendall(piece)
+        return read_all(sock)
+
+
+def read_all(sock: socket.socket) -> bytes:
+    seen = b""
+    while piece := sock.recv(65536):
+        seen += piece
+    return seen
+
+
+def shape(response: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and error of a raw response."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{", None),
+        (b"", None),
+        (b"null", None),
+        (b"[]", None),
+        (b'"x"', None),
+        (b'{"prompt":"a"}x', None),
+        (b'{"prompt":"a",}', None),
+        (b'{"prompt" "a"}', "prompt"),
+        (b'{"prompt":"a\x01"}', "prompt"),
+        (b'{"prompt":"\xff"}', "prompt"),
+        (b'{"prompt":"a","stop":["x", "\xc3("]}', "stop"),
+        (b'{"prompt":"a","\xff":1}', None),
+        (b"\xef\xbb\xbf{}", None),
+        (b"{'prompt':'a'}", None),
+        (b'{"prompt":tru}', "prompt"),
+        (b'{"prompt":01}', "prompt"),
+        (b'{"prompt":"\\x"}', "prompt"),
+    ],
+)
+def test_broken_json_is_400(target: Target, body: bytes, param: str | None) -> None:
+    answer = target.post("/v1/completions", body)
+    assert (answer.status, answer.error["param"]) == (400, param), answer.body
+    assert answer.error["code"] == "invalid_json" or body in (b"null", b"[]", b'"x"')
+
+
+@pytest.mark.parametrize("opener", [b"[", b'{"a":'])
+def test_deep_json_is_400(target: Target, opener: bytes) -> None:
+    for depth in (65, 5000, 400_000):
+        for field in (b"prompt", b"metadata", b"foo"):
+            answer = target.post("/v1/completions", b'{"prompt":"a","%s":%s' % (field, opener * depth))
+            assert (answer.status, answer.error["code"]) == (400, "json_too_deep")
+    target.check_alive()
+
+
+def test_many_brackets_are_not_depth(target: Target) -> None:
+    metadata = [[]] * 1000 + ["[" * 1000, '"]\\']
+    assert target.complete(metadata=metadata, max_tokens=1).status == 200
+
+
+def test_the_content_type_must_be_json(target: Target) -> None:
+    body = b'{"prompt":"a","max_tokens":1}'
+    for given in ({"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        answer = target.request("POST", "/v1/completions", body, given)
+        assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+    assert shape(talk(target, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))[0] == 415
+    for given in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
+        assert target.request("POST", "/v1/completions", body, {"Content-Type": given}).status == 200
+    gzipped = target.request("POST", "/v1/completions", body, {"Content-Encoding": "gzip"})
+    assert gzipped.status == 415
+
+
+def test_O49_a_huge_body_is_413_without_being_kept(target: Target) -> None:
+    started = time.monotonic()
+    for n_bytes in (5 << 20, 100 << 20):
+        answer = target.post("/v1/completions", b'{"prompt":"' + b"a" * n_bytes + b'"}')
+        assert (answer.status, answer.error["code"]) == (413, "payload_too_large")
+    assert time.monotonic() - started < 5
+    target.check_alive()
+
+
+def test_a_huge_body_without_length_is_413(target: Target) -> None:
+    chunk = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+    response = talk(target, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", chunk * 100 + b"0\r\n\r\n")
+    assert shape(response)[0] == 413
+
+
+def test_a_declared_huge_body_is_refused_before_it_comes(target: Target) -> None:
+    response = b""
+    with target.connect() as sock:
+        sock.sendall(HEAD + b"Content-Length: 104857600\r\nExpect: 100-continue\r\n\r\n")
+        while b"}}" not in response:
+            response += sock.recv(65536)
+    assert shape(response)[0] == 413
+
+
+def test_a_body_that_dribbles_is_408(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "LINGER_S", 0.1)
+    target, _ = serve(body_timeout_s=0.2)
+    status, error = shape(talk(target, HEAD + b'Content-Length: 100\r\n\r\n{"prompt":'))
+    assert (status, error["code"]) == (408, "body_timeout")
+    target.check_alive()
+
+
+def test_a_client_that_leaves_before_its_body_is_complete(target: Target) -> None:
+    with target.connect() as sock:
+        sock.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"prompt":')
+    target.check_alive()
+
+
+def test_headers_that_dribble_are_408(serve: Any) -> None:
+    target, _ = serve(header_timeout_s=0.2)
+    assert shape(talk(target, b"POST /v1/completions HTTP/1.1\r\nHost: loc"))[0] == 408
+    assert talk(target) == b""
+    with target.connect() as sock:
+        started = time.monotonic()
+        try:
+            while time.monotonic() - started < 5:
+                sock.sendall(b"a")
+                time.sleep(0.05)
+        except OSError:
+            pass
+        assert time.monotonic() - started < 2
+    target.check_alive()
+
+
+def test_blank_lines_do_not_keep_a_connection(serve: Any) -> None:
+    target, _ = serve(header_timeout_s=0.3)
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    started = time.monotonic()
+    with target.connect() as sock:
+        sock.sendall(request)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+        sock.sendall(b"\r\n")
+        assert b"408" in read_all(sock)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: a\r\n" % i for i in range(150)) + b"\r\n",
+        b"GET /livez?" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 300_000,
+    ],
+)
+def test_headers_that_are_too_large_are_431(target: Target, head: bytes) -> None:
+    status, error = shape(talk(target, head))
+    assert (status, error["code"]) == (431, "headers_too_large")
+
+
+def test_bytes_that_are_not_http_are_400(target: Target) -> None:
+    for junk in (b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET  \r\n\r\n"):
+        assert shape(talk(target, junk))[0] == 400
+    target.check_alive()
+
+
+def test_open_connections_are_bounded(serve: Any) -> None:
+    target, _ = serve(max_connections=3)
+    idle = [target.connect() for _ in range(3)]
+    time.sleep(0.1)
+    status, error = shape(talk(target))
+    assert (status, error["code"]) == (503, "too_many_connections")
+    for sock in idle:
+        sock.close()
+    eventually(lambda: target.get("/livez").status == 200)
+
+
+def test_hosts(serve: Any) -> None:
+    target, _ = serve(allowed_hosts="models.example, Other.Example")
+    port = target.port
+    for host in ("localhost", f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "models.example:80", "OTHER.example"):
+        assert target.get("/livez", Host=host).status == 200
+    for host in ("evil.example", "", "localhost.evil.example", "10.0.0.7", "localhost:1:2"):
+        answer = target.get("/livez", Host=host)
+        assert (answer.status, answer.error["code"]) == (403, "host_not_allowed"), host
+    assert shape(talk(target, b"GET /livez HTTP/1.0\r\n\r\n"))[0] == 403
+
+
+def test_hosts_when_bound_to_every_address(serve: Any) -> None:
+    target, _ = serve(host="0.0.0.0")
+    assert target.get("/livez", Host="10.0.0.7:8000").status == 200
+    assert target.get("/livez", Host="evil.example").status == 403
+    target, _ = serve(allowed_hosts="*")
+    assert target.get("/livez", Host="evil.example").status == 200
+
+
+def test_paths_and_methods(target: Target) -> None:
+    for path in ("/", "/v1", "/v1/completions/", "//v1/completions", "/v1/../health", "/health/", "/docs", "/%00"):
+        answer = target.get(path)
+        assert (answer.status, answer.error["code"]) == (404, "not_found"), path
+    for method, path in (("GET", "/v1/completions"), ("DELETE", "/health"), ("OPTIONS", "/v1/chat/completions")):
+        answer = target.request(method, path)
+        assert (answer.status, answer.error["code"]) == (405, "method_not_allowed"), path
+    head = target.request("HEAD", "/health")
+    assert (head.status, head.body) == (200, b"")
+
+
+def test_cors_is_off(target: Target) -> None:
+    answer = target.get("/health", Origin="https://evil.example")
+    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+def test_request_ids(target: Target) -> None:
+    assert target.get("/health", **{"X-Request-Id": "my-id_1.a:b"}).headers["x-request-id"] == "my-id_1.a:b"
+    for wrong in ("a b", "a" * 129, "\xe4", "a;b"):
+        assert target.get("/health", **{"X-Request-Id": wrong}).headers["x-request-id"].startswith("req-")
+    ids = {target.get("/health").headers["x-request-id"] for _ in range(5)}
+    assert len(ids) == 5
+
+
+def test_keep_alive_and_pipelining(target: Target) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with target.connect() as sock:
+        sock.sendall(request * 3)
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 3:
+            seen += sock.recv(65536)
+        sock.sendall(request)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_preparing_is_bounded(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "MAX_PREPARING", 2)
+    target, _ = serve()
+    held = [target.connect() for _ in range(2)]
+    for sock in held:
+        sock.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"prompt":')
+    time.sleep(0.2)
+    answer = target.complete()
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+    for sock in held:
+        sock.close()
+    eventually(lambda: target.complete(max_tokens=1).status == 200)
+
+
+def test_O41_a_full_engine_is_429_with_retry_after(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.max_outstanding = 4
+    fake.step_s = 0.02
+    target, _ = serve(fake)
+    threads = [threading.Thread(target=target.complete, kwargs={"n": 2, "max_tokens": 100}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(fake.live) == 2)
+    for fields in ({}, {"stream": True}, {"n": 4}):
+        started = time.monotonic()
+        answer = target.complete(**fields)
+        assert time.monotonic() - started < 0.2
+        assert (answer.status, answer.error["type"]) == (429, "server_overloaded")
+        assert int(answer.headers["retry-after"]) >= 1
+    for thread in threads:
+        thread.join()
+    target.check_alive()
+
+
+def test_a_slow_reader_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GuardLimits", functools.partial(GuardLimits, write_stall_s=0.3))
+    fake = FakeEngine(max_model_len=200_000)
+    target, _ = serve(fake)
+    body = json.dumps({"prompt": "x", "stream": True, "n": 8, "logprobs": 20}).encode()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", target.port))
+    sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    eventually(lambda: len(fake.requests) == 1)
+    eventually(lambda: not fake.live and fake.aborts == 1, 20)
+    sock.close()
+    target.check_alive()
+
+
+def test_a_slow_reader_does_not_keep_the_server_from_stopping(serve: Any) -> None:
+    fake = FakeEngine(max_model_len=200_000)
+    target, live = serve(fake)
+    body = json.dumps({"prompt": "x", "stream": True, "n": 8, "logprobs": 20}).encode()
+    with target.connect() as sock:
+        sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        eventually(lambda: len(fake.requests) == 1)
+        time.sleep(0.3)
+        started = time.monotonic()
+        live.stop()
+        assert time.monotonic() - started < 2
+    assert not fake.live

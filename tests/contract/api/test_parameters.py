@@ -1,0 +1,307 @@
+"""Fields: types, ranges, what is refused by name, what is accepted and inert."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from sixfold.api.schemas import INERT, UNSUPPORTED, ChatRequest, CompletionRequest
+
+from .conftest import Answer, Target
+from .fake_engine import CONTEXT, FakeEngine
+
+
+def raw(target: Target, fields: str, *, chat: bool = True) -> Answer:
+    """A call with fields as JSON text, which Python's encoder might not write."""
+    if chat:
+        return target.post(
+            "/v1/chat/completions", b'{"messages":[{"role":"user","content":"hi"}],%s}' % fields.encode()
+        )
+    return target.post("/v1/completions", b'{"prompt":"hi",%s}' % fields.encode())
+
+
+def refused(answer: Answer, param: str | None, status: int = 400) -> dict[str, Any]:
+    assert (answer.status, answer.error["param"]) == (status, param), answer.body
+    assert answer.headers["content-type"] == "application/json"
+    return answer.error
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"temperature":NaN',
+        '"temperature":Infinity',
+        '"temperature":1e400',
+        '"temperature":-0.1',
+        '"temperature":2.1',
+        '"temperature":true',
+        '"temperature":"0.7"',
+        '"top_p":-0.1',
+        '"top_p":0',
+        '"top_p":1.01',
+        '"min_p":-1',
+        '"top_k":-2',
+        '"top_k":1.5',
+        '"repetition_penalty":0',
+        '"repetition_penalty":-1',
+        '"frequency_penalty":2.01',
+        '"presence_penalty":-2.01',
+        '"n":0',
+        '"n":true',
+        '"min_tokens":-1',
+        '"stream":1',
+        '"stop_token_ids":[-1]',
+        '"stop_token_ids":["a"]',
+        '"cache_salt":7',
+        '"priority":1.5',
+    ],
+)
+@pytest.mark.parametrize("stream", ["", ',"stream":true'])
+def test_O14_numbers_out_of_range_or_of_the_wrong_type(target: Target, fields: str, stream: str) -> None:
+    if fields.startswith('"stream"') and stream:
+        return
+    name = fields.split(":")[0].strip('"')
+    for chat in (True, False):
+        refused(raw(target, fields + stream, chat=chat), name)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"temperature":0', '"temperature":2', '"top_k":0', '"top_k":-1', '"repetition_penalty":1', '"temperature":null'],
+)
+def test_O14_borders_that_are_accepted(target: Target, fields: str) -> None:
+    assert raw(target, fields + ',"max_tokens":1').status == 200
+
+
+@pytest.mark.parametrize("seed", ["18446744073709551616", "9223372036854775808", "1.5", '"7"', "-9223372036854775809"])
+def test_O15_seeds_outside_64_bits(target: Target, seed: str) -> None:
+    refused(raw(target, f'"seed":{seed}'), "seed")
+
+
+@pytest.mark.parametrize("seed", ["-1", "0", "9223372036854775807", "-9223372036854775808", "null"])
+def test_O15_seeds_inside_64_bits(target: Target, seed: str) -> None:
+    first, second = (
+        raw(target, f'"seed":{seed},"max_tokens":8').json["choices"][0]["message"]["content"] for _ in "12"
+    )
+    assert seed == "null" or first == second
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        '{"99999999":5}',
+        '{"-1":5}',
+        '{"abc":5}',
+        '{"5":101}',
+        '{"5":-101}',
+        '{"5":"x"}',
+        '{"5":NaN}',
+        "[1]",
+        '{"5":true}',
+    ],
+)
+def test_O16_logit_bias_for_ids_that_do_not_exist(target: Target, bias: str) -> None:
+    refused(raw(target, f'"logit_bias":{bias}'), "logit_bias")
+
+
+def test_O16_the_bound_is_the_tokenizers(target: Target) -> None:
+    assert target.fake is not None
+    last = target.fake.tokenizer.n_vocab - 1
+    assert raw(target, f'"logit_bias":{{"{last}":5}},"max_tokens":1').status == 200
+    refused(raw(target, f'"logit_bias":{{"{last + 1}":5}}'), "logit_bias")
+    assert raw(target, '"logit_bias":{},"max_tokens":1').status == 200
+    forced = raw(target, '"logit_bias":{"65":100},"temperature":0,"max_tokens":3').json
+    assert forced["choices"][0]["message"]["content"] == "AAA"
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [""], [], [[]], ["ok", ""], None, [None], ["a", 1], [[1], "a"], [[1], []], 5, {}]
+)
+def test_O17_empty_and_mixed_prompts(target: Target, prompt: Any) -> None:
+    assert target.fake is not None
+    before = len(target.fake.requests)
+    refused(target.complete(prompt), "prompt")
+    refused(target.complete(prompt, stream=True), "prompt")
+    assert len(target.fake.requests) == before
+
+
+def test_O17_no_prompt_at_all(target: Target) -> None:
+    assert refused(target.post("/v1/completions", {}), "prompt")["code"] == "missing_field"
+
+
+def test_token_ids_out_of_range(target: Target) -> None:
+    for prompt in ([-1], [5, 99999999], [[5], [-1]], [2**70]):
+        refused(target.complete(prompt), "prompt")
+
+
+def test_O18_max_tokens(target: Target) -> None:
+    for value in ("null", "5"):
+        assert raw(target, f'"max_tokens":{value}').status == 200
+    for value in ("-1", "1.5", "0", "1000000000000", '"5"', "true"):
+        refused(raw(target, f'"max_tokens":{value}'), "max_tokens")
+    refused(raw(target, '"max_completion_tokens":-1'), "max_completion_tokens")
+    refused(raw(target, '"max_completion_tokens":0'), "max_completion_tokens")
+    refused(raw(target, '"max_tokens":4,"max_completion_tokens":5'), "max_completion_tokens")
+    for fields in ('"max_completion_tokens":5', '"max_tokens":5,"max_completion_tokens":5'):
+        assert raw(target, fields).json["usage"]["completion_tokens"] == 5
+    refused(raw(target, '"max_completion_tokens":5', chat=False), "max_completion_tokens")
+    refused(raw(target, '"max_tokens":4,"min_tokens":5'), "min_tokens")
+
+
+def test_O18_what_the_context_holds(target: Target) -> None:
+    fits = target.complete([97] * (CONTEXT - 3))
+    assert fits.json["usage"] == {
+        "prompt_tokens": CONTEXT - 3,
+        "completion_tokens": 3,
+        "total_tokens": CONTEXT,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    error = refused(target.complete([97] * (CONTEXT - 3), max_tokens=10), "max_tokens")
+    assert error["code"] == "context_length_exceeded"
+    assert str(CONTEXT - 3) in error["message"] and str(CONTEXT) in error["message"]
+    for n_tokens in (CONTEXT, CONTEXT + 50):
+        for stream in (False, True):
+            error = refused(target.complete([97] * n_tokens, max_tokens=1, stream=stream), "prompt")
+            assert error["code"] == "context_length_exceeded"
+            assert f"{n_tokens} tokens" in error["message"] and f"{CONTEXT} tokens" in error["message"]
+            assert "-" not in error["message"].replace("context_length", "")
+    error = refused(target.chat("a" * CONTEXT), "messages")
+    assert error["code"] == "context_length_exceeded"
+
+
+SURROGATES = {
+    "messages[0].content": b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+    "stop": b'{"messages":[{"role":"user","content":"x"}],"stop":["a","\\udc00"]}',
+    "tools[0].function.name": b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"\\ud800"}}]}',
+    "model": b'{"model":"\\ud800\\ud800","messages":[{"role":"user","content":"x"}]}',
+    "response_format": b'{"messages":[{"role":"user","content":"x"}],"response_format":{"\\ud800":1}}',
+    "user": b'{"messages":[{"role":"user","content":"x"}],"user":"\xed\xa0\x80"}',
+    "messages[1].content": b'{"messages":[{"role":"user","content":"x"},{"role":"user",'
+    b'"content":[{"type":"text","text":"\\ud83dx"}]}]}',
+}
+
+
+@pytest.mark.parametrize("param", SURROGATES)
+def test_O19_lone_surrogates_name_their_field(target: Target, param: str) -> None:
+    body = SURROGATES[param]
+    refused(target.post("/v1/chat/completions", body), param)
+    refused(target.post("/v1/chat/completions", body[:-1] + b',"stream":true}'), param)
+
+
+def test_O19_a_pair_is_a_character(target: Target) -> None:
+    answer = target.post("/v1/completions", b'{"prompt":"\\ud83d\\ude00","max_tokens":0,"echo":true}')
+    assert answer.json["choices"][0]["text"] == "\U0001f600"
+
+
+@pytest.mark.parametrize("name", sorted(INERT))
+def test_inert_fields_are_accepted(target: Target, name: str) -> None:
+    values = {"metadata": {"a": "b"}, "parallel_tool_calls": True, "store": False, "prediction": {"type": "content"}}
+    assert target.chat(script=["a"], **{name: values.get(name, "x")}).status == 200
+    assert target.chat(script=["a"], **{name: None}).status == 200
+
+
+CHAT_ONLY = set(ChatRequest.__struct_fields__) - set(CompletionRequest.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_unsupported_fields_are_refused_by_name(target: Target, name: str) -> None:
+    values = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "best_of": 3, "suffix": "x"}
+    call = target.chat if name in CHAT_ONLY | {"tools", "tool_choice", "response_format"} else target.complete
+    refused(call(**{name: values.get(name, {"x": 1})}), name)
+    for neutral in (None, *UNSUPPORTED[name]):
+        assert call(script=["a"], **{name: neutral}).status == 200
+
+
+def test_unknown_fields_are_refused_by_name(target: Target) -> None:
+    for fields, param in (
+        ({"foo": 1}, "foo"),
+        ({"stream_options": {"foo": 1}, "stream": True}, "stream_options.foo"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"x" * 5000: 1}, "x" * 199 + "\N{HORIZONTAL ELLIPSIS}"),
+    ):
+        assert refused(target.chat(**fields), param)["code"] == "unknown_field"
+    refused(
+        target.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "foo": 1}]}),
+        "messages[0].foo",
+    )
+
+
+def test_unknown_fields_can_be_ignored_aloud(serve: Any) -> None:
+    target, _ = serve(unknown_fields="ignore")
+    for stream in (False, True):
+        answer = target.chat(script=["a"], foo=1, stream=stream, bar={"x": [1]}, logit_bias={"5": 1})
+        assert answer.status == 200
+        assert answer.headers["x-sixfold-ignored-fields"] == "foo, bar"
+    messages = [{"role": "user", "content": "x", "foo": 1}]
+    answer = target.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+    assert answer.headers["x-sixfold-ignored-fields"] == "messages[0].foo"
+    refused(target.chat(foo=1, temperature="x"), "temperature")
+    assert target.chat(script=["a"]).headers["x-sixfold-ignored-fields"] is None
+
+
+def test_logprobs_fields(target: Target) -> None:
+    refused(target.chat(top_logprobs=3), "top_logprobs")
+    refused(target.chat(logprobs=True, top_logprobs=21), "top_logprobs")
+    refused(target.chat(logprobs=True, top_logprobs=-1), "top_logprobs")
+    refused(target.chat(logprobs=2), "logprobs")
+    refused(target.complete(logprobs=21), "logprobs")
+    refused(target.complete(logprobs=True), "logprobs")
+    assert target.complete(logprobs=20, max_tokens=1).status == 200
+    refused(target.chat(stream_options={"include_usage": True}), "stream_options")
+
+
+def test_best_of_equal_to_n_is_n(target: Target) -> None:
+    assert len(target.complete(n=2, best_of=2, max_tokens=1).json["choices"]) == 2
+    refused(target.complete(n=2, best_of=3), "best_of")
+
+
+def test_the_model(target: Target) -> None:
+    error = refused(target.post("/v1/completions", {"model": "gpt-9", "prompt": "x"}), "model", 404)
+    assert error["code"] == "model_not_found"
+    assert refused(target.post("/v1/completions", {"model": "", "prompt": "x"}), "model", 404)
+    assert target.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status == 200
+    long = refused(target.post("/v1/completions", {"model": "\U0001f600" * 5000, "prompt": "x"}), "model", 404)
+    assert len(long["message"]) < 300
+
+
+def test_script_needs_the_scripted_executor(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.scripted = False
+    target, _ = serve(fake)
+    refused(target.chat(script=["a"]), "script")
+
+
+def test_O49_bounds_on_everything_that_multiplies(target: Target) -> None:
+    assert target.fake is not None
+    before = len(target.fake.requests)
+    started = time.monotonic()
+    refused(target.complete(["a"] * 50_000), "prompt")
+    refused(target.complete(["a"] * 100, n=3), "prompt")
+    refused(target.chat(n=1_000_000), "n")
+    refused(target.chat(stop=["x"] * 10_000), "stop")
+    refused(target.chat(logit_bias={str(i): 1 for i in range(300_000)}), "logit_bias")
+    refused(target.chat(logprobs=True, top_logprobs=1_000_000), "top_logprobs")
+    refused(target.chat(tools=[{"type": "function"}] * 10_000), "tools")
+    refused(target.chat([{"role": "user", "content": "x"}] * 5000), "messages")
+    assert time.monotonic() - started < 8
+    assert len(target.fake.requests) == before
+    target.check_alive()
+
+
+def test_O35_the_cache_salt_reaches_the_engine(target: Target) -> None:
+    assert target.fake is not None
+    for salt, expected in (("x", "x"), ("y", "y"), (None, "")):
+        assert target.complete("hi", cache_salt=salt, max_tokens=1).status == 200
+        assert target.fake.requests[-1].cache_salt == expected
+    refused(target.complete(cache_salt="x" * 257), "cache_salt")
+
+
+def test_O36_cached_tokens_are_reported(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.n_cached = 16
+    target, _ = serve(fake)
+    for n in (1, 2):
+        usage = target.complete([97] * 17, max_tokens=1, n=n).json["usage"]
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 16}
