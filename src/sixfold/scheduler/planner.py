@@ -88,7 +88,7 @@ class Planner:
         decode: list[Sequence] = []
         prefill: list[Sequence] = []
         for sequence in self._running:
-            n_pending = sequence.n_pending
+            n_pending = sequence.n_known - sequence.n_planned
             if n_pending == 1:
                 decode.append(sequence)
             elif n_pending:

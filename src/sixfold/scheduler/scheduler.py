@@ -1,6 +1,6 @@
 """The scheduler: from requests to steps, from results to deltas. The algorithm:
 
-    add      refuse what cannot fit or is too much; else the choices wait in the policy's order
+    add      refuse what can never fit or is too much now; else the choices wait in the policy's order
     plan     decide the next step, changing nothing (planner.py)
     launch   act on the decision: slots and positions move on as if the step had happened, and the worker is told.
              Up to `pipeline_depth` steps are outstanding: a decode row for step n + 1 needs no answer from step n,
@@ -10,19 +10,18 @@
     fence    when the last outstanding step that refers to a choice is committed, an ended or preempted choice gives its
              slot and blocks back
 
-Whatever ends a choice (stop id, length, abort, deadline, stop string, error) goes through `_close`, once.
+Whatever ends a choice (stop id, length, abort, deadline, stop string, error) goes through `_close`, once. What state a
+choice can be in, and what each of its numbers means, is drawn in sequence.py.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import deque
 from operator import attrgetter
-from typing import NamedTuple
 
 from sixfold.config import SchedulerConfig
-from sixfold.errors import DeadlineExceeded, InvalidRequest, ProtocolError
+from sixfold.errors import DeadlineExceeded
 from sixfold.kv_cache import KVCacheManager
 from sixfold.messages import (
     PROMPT_LOGPROBS,
@@ -32,49 +31,31 @@ from sixfold.messages import (
     FinishReason,
     GenerateRequest,
     RowStatus,
-    SlotAdmit,
     StepPlan,
     StepResult,
     TokenDelta,
-    TokenLogprobs,
 )
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
-from sixfold.scheduler.deadlines import Deadlines
+from sixfold.scheduler.counters import Counters
+from sixfold.scheduler.deltas import end_after, fault, last_delta, token_delta
 from sixfold.scheduler.plan import Plan, Row
 from sixfold.scheduler.planner import Planner
 from sixfold.scheduler.queue import WaitingQueue, make_policy
+from sixfold.scheduler.register import Register
 from sixfold.scheduler.sequence import Request, Sequence, State
 from sixfold.scheduler.slots import SlotTable
+from sixfold.scheduler.step_messages import (
+    LaunchedStep,
+    check_result,
+    drawn_token,
+    scored_prompt,
+    slot_admit,
+    write_row,
+)
 
 __all__ = ["Scheduler"]
 
-TOMBSTONES_MAX = 1 << 16
-"""Ended uids that are remembered (about 8 MB): a late duplicate is answered as before, a late `add` after `abort` is
-refused."""
-
-FAULTS = {
-    RowStatus.NAN_LOGITS: "the model produced no usable logits for this request",
-    RowStatus.SCRIPT_FAULT: "the script asked for a failure here",
-}
-
-_RowKey = tuple[int, int, int]
-"""(slot, generation, incarnation)"""
-
 _by_rank = attrgetter("rank")
-
-
-class _Launched(NamedTuple):
-    """An outstanding step."""
-
-    step_id: int
-    rows: dict[_RowKey, Row]
-    fork_parents: list[Sequence]
-    """Their blocks are read by the step's copies."""
-
-
-class _Tombstone(NamedTuple):
-    attempt: int
-    is_aborted: bool
 
 
 class Scheduler:
@@ -113,16 +94,14 @@ class Scheduler:
         self._pace = FinishPace()
         self._policy = make_policy(config.scheduling_policy)
 
-        self._requests: dict[int, Request] = {}
-        self._tombstones: OrderedDict[int, _Tombstone] = OrderedDict()
-        self._deadlines = Deadlines()
+        self._register = Register()
         self._queue = WaitingQueue()
         self._running: list[Sequence] = []
         """RUNNING, sorted by rank."""
         self._draining: set[Sequence] = set()
         """PREEMPTING and CLOSING."""
         self._slots = SlotTable(max_slots)
-        self._outstanding: deque[_Launched] = deque()
+        self._outstanding: deque[LaunchedStep] = deque()
         self._planner = Planner(
             kv_cache,
             running=self._running,
@@ -133,19 +112,15 @@ class Scheduler:
             max_tokens=config.max_num_batched_tokens,
         )
 
-        self._n_added = 0
+        self._undelivered: list[TokenDelta] = []
+        """Ends of replayed choices that had nothing left to do; `expire` hands them out."""
+        self._next_serial = 0
+        self._next_step_id = 0
         self._n_open = 0
         """Choices that have not ended."""
         self._n_queued_tokens = 0
         """Prompt tokens of requests of which no choice has started."""
-        self._next_step_id = 0
-        self._n_preemptions = 0
-        self._n_prompt_tokens = 0
-        self._n_cached_tokens = 0
-        self._n_generated_tokens = 0
-        self._n_wasted_rows = 0
-        self._n_mixed_steps = 0
-        self._n_finished: dict[str, int] = {}
+        self._counters = Counters()
 
     # ---- what the engine asks ---------------------------------------------------------------------------------------
 
@@ -161,10 +136,11 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is left to plan or to commit."""
-        return bool(self._n_open or self._outstanding or self._slots.has_unannounced)
+        """Whether anything is left to plan, to commit or to deliver."""
+        return bool(self._n_open or self._outstanding or self._slots.has_unannounced or self._undelivered)
 
     def stats(self) -> EngineStats:
+        counters = self._counters
         n_preempting = sum(sequence.state is State.PREEMPTING for sequence in self._draining)
         n_running = len(self._running) + n_preempting
         return EngineStats(
@@ -175,24 +151,21 @@ class Scheduler:
             blocks_free=self._kv.n_free,
             blocks_cached=self._kv.n_cached,
             steps=self._next_step_id,
-            preemptions=self._n_preemptions,
-            prompt_tokens=self._n_prompt_tokens,
-            cached_tokens=self._n_cached_tokens,
-            generated_tokens=self._n_generated_tokens,
-            wasted_rows=self._n_wasted_rows,
-            mixed_steps=self._n_mixed_steps,
-            finished=dict(self._n_finished),
+            preemptions=counters.preemptions,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            generated_tokens=counters.generated_tokens,
+            wasted_rows=counters.wasted_rows,
+            mixed_steps=counters.mixed_steps,
+            finished=dict(counters.finished),
         )
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
-    def add(self, message: GenerateRequest, now_s: float) -> list[TokenDelta]:
+    def add(self, message: GenerateRequest, now_s: float) -> None:
         """Accept a request: from now on each choice gets exactly one terminal event.
 
         A repeated `(uid, attempt)` and a stale attempt change nothing; a higher attempt replaces the older one.
-
-        Returns:
-            Deltas to deliver at once: nearly always none, but a replayed choice may have ended already.
 
         Raises:
             InvalidRequest: the request is malformed, or was aborted before it came.
@@ -200,30 +173,29 @@ class Scheduler:
             DeadlineExceeded: its deadline has passed.
             Overloaded: the bounded queue is full.
         """
-        if self._is_repeated(message):
-            return []
+        if self._register.is_repeated(message):
+            return
         limit = self._limits.output_limit(message)
         if message.deadline_s is not None and message.deadline_s <= now_s:
             raise DeadlineExceeded("the deadline passed before the request was queued")
         self._limits.check_room(message, n_open=self._n_open, n_queued_tokens=self._n_queued_tokens, pace=self._pace)
 
-        older = self._requests.get(message.uid)
+        older = self._register.get(message.uid)
         if older is not None:
             self._end_all(older, Finish("abort"))
         request = self._enter(message, limit)
-        deltas: list[TokenDelta] = []
         for sequence in request.sequences:
-            finish = self._end_of_delivered(sequence)
+            # A replay: perhaps the crash came between a choice's last token and its terminal event.
+            finish = end_after(sequence, sequence.token_ids[-1]) if sequence.n_output else None
             if finish is not None:
-                self._finish(sequence, finish, deltas)
-        self._queue_leader(request)
-        return deltas
+                self._finish(sequence, finish, self._undelivered)
+        self._ensure_leader(request)
 
     def abort(self, uid: int) -> list[TokenDelta]:
         """End every open choice of a request. Idempotent; an unknown uid is refused should it come later."""
-        request = self._requests.get(uid)
+        request = self._register.get(uid)
         if request is None:
-            self._bury(uid, _Tombstone(attempt=0, is_aborted=True))
+            self._register.refuse_later(uid)
             return []
         request.is_aborted = True
         return self._end_all(request, Finish("abort"))
@@ -233,7 +205,7 @@ class Scheduler:
 
         No delta follows. Idempotent: a choice that has ended, or is unknown, stays as it is.
         """
-        request = self._requests.get(uid)
+        request = self._register.get(uid)
         if request is None or not 0 <= choice < len(request.sequences):
             return
         sequence = request.sequences[choice]
@@ -242,28 +214,15 @@ class Scheduler:
 
     def expire(self, now_s: float) -> list[TokenDelta]:
         """End with `timeout` whatever has passed its deadline, waiting or running."""
-        deltas: list[TokenDelta] = []
-        for uid in self._deadlines.pop_expired(now_s):
-            deltas += self._end_all(self._requests[uid], Finish("timeout"))
+        deltas, self._undelivered = self._undelivered, []
+        for request in self._register.pop_expired(now_s):
+            deltas += self._end_all(request, Finish("timeout"))
         return deltas
-
-    def _is_repeated(self, message: GenerateRequest) -> bool:
-        """Whether this `add` was answered before.
-
-        Raises:
-            InvalidRequest: the request was aborted.
-        """
-        known = self._requests.get(message.uid) or self._tombstones.get(message.uid)
-        if known is None:
-            return False
-        if known.is_aborted:
-            raise InvalidRequest("the request was aborted before it was queued", code="aborted")
-        return message.attempt <= known.attempt
 
     def _enter(self, message: GenerateRequest, limit: int) -> Request:
         urgency = message.priority if self._uses_priority else 0
         request = Request(message, self._policy.enter(message), urgency)
-        serial, self._n_added = self._n_added, self._n_added + 1
+        serial, self._next_serial = self._next_serial, self._next_serial + 1
         prompt = message.prompt_token_ids
         for choice in range(message.n):
             delivered = message.delivered[choice] if message.delivered else ()
@@ -275,32 +234,22 @@ class Scheduler:
         request.n_unclosed = message.n
         self._n_open += message.n
         self._n_queued_tokens += len(prompt)
-        self._requests[message.uid] = request
-        self._tombstones.pop(message.uid, None)
-        if message.deadline_s is not None:
-            self._deadlines.add(message.uid, message.deadline_s)
+        self._register.enter(request)
         return request
 
-    def _end_of_delivered(self, sequence: Sequence) -> Finish | None:
-        """How a replayed choice had ended, if it had: the crash came between its last token and its terminal event."""
-        if not sequence.n_output:
-            return None
-        return self._end_after(sequence, sequence.token_ids[-1])
+    def _ensure_leader(self, request: Request) -> None:
+        """One open choice computes the prompt; the others are held until it is launched."""
+        if not any(sequence.is_open and sequence.state is not State.HELD for sequence in request.sequences):
+            self._queue_held(request, n_max=1)
 
-    def _queue_leader(self, request: Request) -> None:
-        """The first open choice computes the prompt; the others wait for it."""
-        for sequence in request.sequences:
-            if sequence.state is State.HELD:
-                sequence.state = State.WAITING
-                self._queue.push(sequence)
-                return
+    def _queue_held(self, request: Request, n_max: int) -> None:
+        held = [sequence for sequence in request.sequences if sequence.state is State.HELD]
+        for sequence in held[:n_max]:
+            self._enqueue(sequence)
 
-    def _queue_held(self, request: Request) -> None:
-        """The prompt is launched, or its leader is gone: the other choices follow."""
-        for sequence in request.sequences:
-            if sequence.state is State.HELD:
-                sequence.state = State.WAITING
-                self._queue.push(sequence)
+    def _enqueue(self, sequence: Sequence) -> None:
+        sequence.state = State.WAITING
+        self._queue.push(sequence)
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -318,92 +267,62 @@ class Scheduler:
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
         self._next_step_id += 1
         for sequence in plan.preempted:
-            self._leave_running(sequence)
-            self._n_preemptions += 1
-            if sequence.n_steps_in_flight:
-                sequence.state = State.PREEMPTING
-                self._draining.add(sequence)
-            else:
-                self._requeue(sequence)
+            self._counters.preemptions += 1
+            self._running.remove(sequence)
+            sequence.state = State.PREEMPTING
+            self._draining.add(sequence)
+            self._pass_fence(sequence)
         step = StepPlan(
             engine_epoch=self._engine_epoch,
             step_id=plan.step_id,
             frees=self._slots.announce(),
             copies=list(plan.copies),
         )
-        launched = _Launched(plan.step_id, {}, [])
+        fork_parents: list[Sequence] = []
         n_decode = 0
         for row in plan.rows:
-            sequence = row.sequence
             if row.prefix is not None:
-                step.admits.append(self._admit(row))
+                self._admit(row)
+                step.admits.append(slot_admit(row.sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
-                    launched.fork_parents.append(row.fork_parent)
-            n_decode += row.start >= sequence.n_prompt and row.end == row.start + 1
-            self._launch_row(row, step)
-            launched.rows[sequence.slot, sequence.generation, sequence.incarnation] = row
-        self._n_mixed_steps += 0 < n_decode < len(plan.rows)
-        self._outstanding.append(launched)
+                    fork_parents.append(row.fork_parent)
+            n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
+            self._move_on(row, step.step_id)
+            write_row(step, row)
+        self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
-    def _admit(self, row: Row) -> SlotAdmit:
+    def _admit(self, row: Row) -> None:
         """Give the row's sequence a slot."""
-        sequence, message = row.sequence, row.sequence.request.message
+        sequence, request = row.sequence, row.sequence.request
         self._queue.admit(sequence)
-        self._policy.admitted(sequence.request)
+        self._policy.admitted(request)
+        if not request.has_started:
+            request.has_started = True
+            self._counters.prompt_tokens += sequence.n_prompt
+            self._n_queued_tokens -= sequence.n_prompt
         if sequence.choice == 0 and sequence.last_step_id < 0:
             sequence.n_cached = min(row.start, sequence.n_prompt)
-            self._n_cached_tokens += sequence.n_cached
-        if not sequence.request.has_started:
-            self._start(sequence.request)
+            self._counters.cached_tokens += sequence.n_cached
         sequence.state = State.RUNNING
         insort(self._running, sequence, key=_by_rank)
         sequence.slot, sequence.generation = self._slots.take()
-        sequence.n_planned = row.start
-        return SlotAdmit(
-            slot=sequence.slot,
-            generation=sequence.generation,
-            incarnation=sequence.incarnation,
-            token_ids=list(sequence.token_ids),
-            n_prompt_original=sequence.n_prompt,
-            choice=sequence.choice,
-            sampling=message.sampling,
-            prompt_logprobs=message.prompt_logprobs if sequence.prompt_logprobs is not None else None,
-            script=message.script,
-        )
 
-    def _start(self, request: Request) -> None:
-        request.has_started = True
-        n_prompt = len(request.message.prompt_token_ids)
-        self._n_prompt_tokens += n_prompt
-        self._n_queued_tokens -= n_prompt
-
-    def _launch_row(self, row: Row, step: StepPlan) -> None:
-        """Move the sequence on, and write the row into the message."""
-        sequence = row.sequence
-        sequence.n_planned = row.end
-        sequence.n_steps_in_flight += 1
-        sequence.last_step_id = step.step_id
-        if row.end == sequence.n_known and sequence.limit:
+    def _move_on(self, row: Row, step_id: int) -> None:
+        """From here on the row's tokens count as computed, and the one that it draws as known."""
+        sequence, end = row.sequence, row.end
+        if end == sequence.n_known and sequence.limit:
             row.flags = SAMPLE
-            sequence.n_known += 1
+            sequence.n_known = min(end + 1, sequence.target)
         if sequence.prompt_logprobs is not None and row.start < sequence.n_prompt - 1:
             row.flags |= PROMPT_LOGPROBS
-        if row.start < sequence.n_prompt <= row.end and sequence.limit:
-            self._queue_held(sequence.request)
-
-        step.slots.append(sequence.slot)
-        step.generations.append(sequence.generation)
-        step.incarnations.append(sequence.incarnation)
-        step.starts.append(row.start)
-        step.counts.append(row.end - row.start)
-        step.flags.append(row.flags)
-        blocks = row.table.blocks
-        step.table_starts.append(row.first_new)
-        step.table_counts.append(len(blocks) - row.first_new)
-        if row.first_new < len(blocks):
-            step.table_blocks.extend(blocks[row.first_new :])
+        sequence.n_planned = end
+        sequence.n_steps_in_flight += 1
+        sequence.last_step_id = step_id
+        if row.start < sequence.n_prompt <= end and sequence.limit:
+            self._queue_held(sequence.request, n_max=sequence.request.message.n)
 
     def commit(self, result: StepResult, now_s: float) -> list[TokenDelta]:
         """Apply the oldest outstanding step. Returns one delta per open choice that drew a token or ended.
@@ -411,145 +330,62 @@ class Scheduler:
         Raises:
             ProtocolError: the result is of another engine or step, or does not answer its rows.
         """
-        launched = self._check_result(result)
+        oldest = self._outstanding[0] if self._outstanding else None
+        launched = check_result(result, oldest, self._engine_epoch)
         self._outstanding.popleft()
         n_open_before = self._n_open
         deltas: list[TokenDelta] = []
-        for index, key in enumerate(zip(result.slots, result.generations, result.incarnations, strict=True)):
-            row = launched.rows[key]
+        for index, row in enumerate(launched.rows):
             sequence = row.sequence
             sequence.n_steps_in_flight -= 1
-            if sequence.is_open:
+            if sequence.state is State.RUNNING or sequence.state is State.PREEMPTING:
                 self._apply(row, index, result, deltas)
             else:
-                self._n_wasted_rows += 1
-            if not sequence.n_steps_in_flight and sequence.state is not State.RUNNING:
+                self._counters.wasted_rows += 1
+            if sequence.state is not State.RUNNING:
                 self._pass_fence(sequence)
         for parent in launched.fork_parents:
             parent.n_steps_in_flight -= 1
-            if not parent.n_steps_in_flight and parent.state is not State.RUNNING:
-                self._pass_fence(parent)
+            self._pass_fence(parent)
         self._pace.record(now_s, n_open_before - self._n_open, is_busy=len(self._queue) > 0)
         return deltas
 
-    def _check_result(self, result: StepResult) -> _Launched:
-        if result.engine_epoch != self._engine_epoch:
-            raise ProtocolError(f"result of engine epoch {result.engine_epoch}, this is {self._engine_epoch}")
-        if not self._outstanding or result.step_id != self._outstanding[0].step_id:
-            raise ProtocolError(f"result of step {result.step_id}, which is not the oldest outstanding one")
-        launched = self._outstanding[0]
-        n_rows = len(launched.rows)
-        columns = (result.slots, result.generations, result.incarnations, result.token_ids, result.status)
-        if any(len(column) != n_rows for column in columns):
-            raise ProtocolError(f"result of step {result.step_id} has not {n_rows} rows")
-        if launched.rows.keys() != set(zip(result.slots, result.generations, result.incarnations, strict=True)):
-            raise ProtocolError(f"result of step {result.step_id} answers other rows than it was asked")
-        return launched
-
     def _apply(self, row: Row, index: int, result: StepResult, deltas: list[TokenDelta]) -> None:
         """One row's result, for a choice that has not ended."""
-        sequence = row.sequence
-        status = result.status[index]
-        if status != RowStatus.OK:
+        sequence, end = row.sequence, row.end
+        if result.status[index] != RowStatus.OK:
             # Whatever these blocks hold, nobody else shall reuse it.
             sequence.is_tainted = True
-            message = FAULTS.get(status, "the worker reported an unknown fault")
-            self._finish(sequence, Finish("error", message=message), deltas)
+            self._finish(sequence, fault(result.status[index]), deltas)
             return
-        sequence.n_computed = row.end
-        if row.flags & PROMPT_LOGPROBS:
-            self._collect_prompt_logprobs(row, result.prompt_logprobs.get(index))
-        if row.end // self._kv.block_size > len(row.table.nodes):
-            self._kv.seal(row.table, row.end)
+        sequence.n_computed = end
+        if sequence.prompt_logprobs is not None:
+            sequence.prompt_logprobs += scored_prompt(result, index, row)
+        if end // self._kv.block_size > len(row.table.nodes):
+            self._kv.seal(row.table, end)
         if row.flags & SAMPLE:
-            token_id = result.token_ids[index]
-            if token_id < 0:
-                raise ProtocolError(f"result of step {result.step_id} lacks a token")
-            logprobs = result.logprobs.get(index)
+            token_id = drawn_token(result, index)
             sequence.token_ids.append(token_id)
-            self._n_generated_tokens += 1
-            self._emit(sequence, token_id, logprobs, self._end_after(sequence, token_id), deltas)
-        elif not sequence.limit and row.end == sequence.n_prompt:
+            self._counters.generated_tokens += 1
+            finish = end_after(sequence, token_id)
+            deltas.append(token_delta(sequence, token_id, result.logprobs.get(index), finish))
+            if finish is not None:
+                self._close(sequence, finish.reason)
+        elif not sequence.limit and end == sequence.n_prompt:
             self._finish(sequence, Finish("length"), deltas)
 
-    @staticmethod
-    def _collect_prompt_logprobs(row: Row, entries: list[TokenLogprobs] | None) -> None:
-        sequence = row.sequence
-        n_expected = min(row.end, sequence.n_prompt - 1) - row.start
-        if entries is None or len(entries) != n_expected or sequence.prompt_logprobs is None:
-            raise ProtocolError("a result lacks the log-probabilities of its prompt tokens")
-        sequence.prompt_logprobs += entries
-
-    @staticmethod
-    def _end_after(sequence: Sequence, token_id: int) -> Finish | None:
-        """Whether the choice ends with its newest token. A stop id wins over the length."""
-        n_output = sequence.n_output
-        if token_id in sequence.stop_ids and n_output > sequence.request.message.sampling.min_tokens:
-            return Finish("stop", stop_token_id=token_id)
-        if n_output >= sequence.limit:
-            return Finish("length")
-        return None
-
-    # ---- deltas and endings -----------------------------------------------------------------------------------------
-
-    def _emit(
-        self,
-        sequence: Sequence,
-        token_id: int,
-        logprobs: TokenLogprobs | None,
-        finish: Finish | None,
-        deltas: list[TokenDelta],
-    ) -> None:
-        """A delta with the newest token, and the end if it is the last."""
-        if sequence.has_spoken:
-            prompt_logprobs, n_cached = None, 0
-        else:
-            prompt_logprobs, n_cached = self._first_words(sequence)
-        deltas.append(
-            TokenDelta(
-                uid=sequence.request.uid,
-                choice=sequence.choice,
-                attempt=sequence.request.attempt,
-                first_index=sequence.n_output - 1,
-                token_ids=[token_id],
-                logprobs=[logprobs] if logprobs is not None else None,
-                prompt_logprobs=prompt_logprobs,
-                n_cached=n_cached,
-                finish=finish,
-            )
-        )
-        if finish is not None:
-            self._close(sequence, finish.reason)
+    # ---- endings ----------------------------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence, finish: Finish, deltas: list[TokenDelta]) -> None:
-        """The terminal event of a choice that ends without a new token."""
-        prompt_logprobs, n_cached = (None, 0) if sequence.has_spoken else self._first_words(sequence)
-        deltas.append(
-            TokenDelta(
-                uid=sequence.request.uid,
-                choice=sequence.choice,
-                attempt=sequence.request.attempt,
-                first_index=sequence.n_output,
-                prompt_logprobs=prompt_logprobs if finish.reason == "length" else None,
-                n_cached=n_cached,
-                finish=finish,
-            )
-        )
+        """End a choice without a new token."""
+        deltas.append(last_delta(sequence, finish))
         if not sequence.limit:
-            # Choices of a prompt that is only scored have nothing of their own to do.
+            # Choices of a prompt that is only scored have nothing of their own to do: they end with their leader.
             for other in sequence.request.sequences:
                 if other.state is State.HELD and other is not sequence:
-                    other.state = State.WAITING
-                    self._queue.push(other)
-                    self._finish(other, finish, deltas)
+                    deltas.append(last_delta(other, finish))
+                    self._close(other, finish.reason)
         self._close(sequence, finish.reason)
-
-    @staticmethod
-    def _first_words(sequence: Sequence) -> tuple[list[TokenLogprobs] | None, int]:
-        """What only the first delta of a choice carries."""
-        sequence.has_spoken = True
-        prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
-        return prompt_logprobs, sequence.n_cached
 
     def _end_all(self, request: Request, finish: Finish) -> list[TokenDelta]:
         deltas: list[TokenDelta] = []
@@ -561,86 +397,65 @@ class Scheduler:
     def _close(self, sequence: Sequence, reason: FinishReason) -> None:
         """The one way out. Frees the place at once, slot and blocks at the fence."""
         self._n_open -= 1
-        self._n_finished[reason] = self._n_finished.get(reason, 0) + 1
+        self._counters.finished[reason] += 1
         state, sequence.state = sequence.state, State.CLOSING
         if state is State.WAITING:
             self._queue.remove(sequence)
         elif state is State.RUNNING:
-            self._leave_running(sequence)
-        if sequence.n_steps_in_flight:
-            self._draining.add(sequence)
-        else:
-            self._pass_fence(sequence)
-        self._queue_held(sequence.request)
+            self._running.remove(sequence)
+        self._draining.add(sequence)
+        self._pass_fence(sequence)
+        self._ensure_leader(sequence.request)
 
     # ---- the fence --------------------------------------------------------------------------------------------------
 
-    def _leave_running(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-
     def _pass_fence(self, sequence: Sequence) -> None:
-        """No outstanding step refers to the sequence any more."""
-        self._draining.discard(sequence)
-        if sequence.state is State.PREEMPTING:
-            self._kv.release(sequence.table)
-            self._requeue(sequence)
-        elif sequence.state is State.CLOSING:
-            sequence.state = State.CLOSED
-            if sequence.table.is_open:
-                self._kv.release(sequence.table, forget=sequence.is_tainted)
-            self._free_slot(sequence)
-            self._retire(sequence.request)
-
-    def _requeue(self, sequence: Sequence) -> None:
-        """A preempted choice waits again, at the head of its class; its blocks are released already."""
-        self._free_slot(sequence)
-        sequence.incarnation += 1
-        sequence.n_computed = sequence.n_planned = 0
-        sequence.n_known = len(sequence.token_ids)
-        if sequence.prompt_logprobs:
-            sequence.prompt_logprobs = []
-        sequence.state = State.WAITING
-        self._queue.push(sequence)
-
-    def _free_slot(self, sequence: Sequence) -> None:
+        """Where no outstanding step refers to a leaving sequence any more, take back what it holds."""
+        if sequence.n_steps_in_flight or sequence not in self._draining:
+            return
+        self._draining.remove(sequence)
+        if sequence.table.is_open:
+            self._kv.release(sequence.table, forget=sequence.is_tainted)
         if sequence.slot >= 0:
             self._slots.free(sequence.slot, sequence.generation)
             sequence.slot = -1
+        if sequence.state is State.PREEMPTING:
+            self._requeue(sequence)
+        else:
+            sequence.state = State.CLOSED
+            self._retire(sequence.request)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """A preempted choice waits again, at the head of its class, to compute what it knows anew."""
+        sequence.incarnation += 1
+        sequence.n_computed = sequence.n_planned = 0
+        sequence.n_known = min(len(sequence.token_ids), sequence.target)
+        if sequence.prompt_logprobs is not None:
+            sequence.prompt_logprobs.clear()
+        self._enqueue(sequence)
 
     def _retire(self, request: Request) -> None:
-        """One choice fewer; with the last one, nothing of the request remains but a tombstone."""
+        """One choice fewer; with the last one, the request is forgotten."""
         request.n_unclosed -= 1
         if request.n_unclosed:
             return
         if not request.has_started:
             self._n_queued_tokens -= len(request.message.prompt_token_ids)
         self._policy.leave(request)
-        if self._requests.get(request.uid) is request:
-            del self._requests[request.uid]
-            self._deadlines.remove(request.uid)
-            self._bury(request.uid, _Tombstone(request.attempt, request.is_aborted))
-
-    def _bury(self, uid: int, tombstone: _Tombstone) -> None:
-        self._tombstones[uid] = tombstone
-        self._tombstones.move_to_end(uid)
-        if len(self._tombstones) > TOMBSTONES_MAX:
-            self._tombstones.popitem(last=False)
+        self._register.leave(request)
 
     # ---- integrity --------------------------------------------------------------------------------------------------
-
-    def _sequences(self) -> Iterator[Sequence]:
-        for request in self._requests.values():
-            yield from request.sequences
 
     def check(self) -> None:
         """Raises AssertionError unless all collections agree; with no work left, unless all are empty."""
         self._kv.check()
+        self._register.check()
         by_state: dict[State, set[Sequence]] = {state: set() for state in State}
-        for sequence in self._sequences():
+        for sequence in self._register.sequences():
             by_state[sequence.state].add(sequence)
         assert set(self._queue) == by_state[State.WAITING] and len(self._queue) == len(by_state[State.WAITING])
         assert set(self._running) == by_state[State.RUNNING] and sorted(self._running, key=_by_rank) == self._running
         if not self.has_work:
-            assert not self._requests and not self._draining and not self._deadlines and not self._n_queued_tokens
+            assert not self._register and not self._draining and not self._n_queued_tokens
             assert self._slots.n_free == self._slots.n_slots
             assert self._kv.n_held == 0 and self._kv.n_free + self._kv.n_cached == self._kv.num_blocks

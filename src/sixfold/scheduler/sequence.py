@@ -10,9 +10,9 @@ there and nowhere else. Without an outstanding step PREEMPTING and CLOSING are p
 
 How far a sequence is, in positions:
 
-    0 ........ n_prompt ............ n_computed ......... n_planned .... n_known <= target + 1
-    [ committed: in memory           )[ launched          )[ to launch   )
-    [ token_ids, known here              )[ drawn in flight              )   the worker knows these
+    0 ............. n_computed ........... n_planned ............ n_known <= target
+    [ committed     )[ launched, in flight )[ can be launched     )
+    [ token_ids: known here     )[ known to the worker: drawn in flight )
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[int, int, int]
 
 
 class State(enum.Enum):
-    """Where a choice is. `OPEN` states still owe their terminal event."""
+    """Where a choice is. The first four still owe their terminal event."""
 
     HELD = "held"
     """Another choice of the request, its leader, computes the prompt that they share."""
@@ -129,7 +129,7 @@ class Sequence:
         self.incarnation = 0
         self.n_computed = 0
         self.n_planned = 0
-        self.n_known = len(token_ids)
+        self.n_known = min(len(token_ids), self.target)
         self.n_steps_in_flight = 0
         """Outstanding steps that read or write this sequence's blocks."""
         self.last_step_id = -1
@@ -151,9 +151,10 @@ class Sequence:
 
     @property
     def is_open(self) -> bool:
+        """Whether it still owes its terminal event."""
         return self.state is not State.CLOSING and self.state is not State.CLOSED
 
     @property
     def n_pending(self) -> int:
         """Tokens that can be computed now; 0 when all are launched or nothing further is needed."""
-        return min(self.n_known, self.target) - self.n_planned
+        return self.n_known - self.n_planned

@@ -1,0 +1,97 @@
+"""A step as the worker sees it: what is written into `StepPlan`, and whether a `StepResult` answers it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sixfold.errors import ProtocolError
+from sixfold.messages import PROMPT_LOGPROBS, SlotAdmit, StepPlan, StepResult, TokenLogprobs
+from sixfold.scheduler.plan import Row
+from sixfold.scheduler.sequence import Sequence
+
+__all__ = ["LaunchedStep", "check_result", "drawn_token", "scored_prompt", "slot_admit", "write_row"]
+
+
+class LaunchedStep(NamedTuple):
+    """An outstanding step."""
+
+    message: StepPlan
+    rows: list[Row]
+    fork_parents: list[Sequence]
+    """Their blocks are read by the step's copies."""
+
+
+def slot_admit(sequence: Sequence) -> SlotAdmit:
+    """What the worker needs to build the sequence's slot, be it new, resumed or replayed."""
+    message = sequence.request.message
+    return SlotAdmit(
+        slot=sequence.slot,
+        generation=sequence.generation,
+        incarnation=sequence.incarnation,
+        token_ids=list(sequence.token_ids),
+        n_prompt_original=sequence.n_prompt,
+        choice=sequence.choice,
+        sampling=message.sampling,
+        prompt_logprobs=message.prompt_logprobs if sequence.prompt_logprobs is not None else None,
+        script=message.script,
+    )
+
+
+def write_row(step: StepPlan, row: Row) -> None:
+    """Append a row, its keys and the new part of its block table."""
+    sequence, blocks, first_new = row.sequence, row.table.blocks, row.first_new
+    step.slots.append(sequence.slot)
+    step.generations.append(sequence.generation)
+    step.incarnations.append(sequence.incarnation)
+    step.starts.append(row.start)
+    step.counts.append(row.end - row.start)
+    step.flags.append(row.flags)
+    step.table_starts.append(first_new)
+    step.table_counts.append(len(blocks) - first_new)
+    if first_new < len(blocks):
+        step.table_blocks.extend(blocks[first_new:])
+
+
+def check_result(result: StepResult, launched: LaunchedStep | None, engine_epoch: int) -> LaunchedStep:
+    """Return `launched`, the oldest outstanding step, if `result` answers it: every row by its key, none besides.
+
+    Raises:
+        ProtocolError: another engine, another step, other rows, or columns of unequal length.
+    """
+    if result.engine_epoch != engine_epoch:
+        raise ProtocolError(f"result of engine epoch {result.engine_epoch}, this is {engine_epoch}")
+    if launched is None or result.step_id != launched.message.step_id:
+        raise ProtocolError(f"result of step {result.step_id}, which is not the oldest outstanding one")
+    asked = launched.message
+    keys = (result.slots, result.generations, result.incarnations)
+    if keys != (asked.slots, asked.generations, asked.incarnations):
+        raise ProtocolError(f"result of step {result.step_id} answers other rows than it was asked")
+    if len(result.token_ids) != asked.n_rows or len(result.status) != asked.n_rows:
+        raise ProtocolError(f"result of step {result.step_id} has not {asked.n_rows} rows")
+    return launched
+
+
+def drawn_token(result: StepResult, index: int) -> int:
+    """The token of a row with SAMPLE.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    token_id = result.token_ids[index]
+    if token_id < 0:
+        raise ProtocolError(f"result of step {result.step_id} lacks a token")
+    return token_id
+
+
+def scored_prompt(result: StepResult, index: int, row: Row) -> list[TokenLogprobs]:
+    """Log-probabilities of the prompt tokens behind each of the row's positions; [] for a row that was not asked.
+
+    Raises:
+        ProtocolError: their number is wrong.
+    """
+    if not row.flags & PROMPT_LOGPROBS:
+        return []
+    entries = result.prompt_logprobs.get(index, [])
+    if len(entries) != min(row.end, row.sequence.n_prompt - 1) - row.start:
+        raise ProtocolError(f"result of step {result.step_id} lacks log-probabilities of prompt tokens")
+    return entries
