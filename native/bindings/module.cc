@@ -313,7 +313,7 @@ NB_MODULE(_native, m) {
       .def(nb::new_([](int type, Array<uint8_t, 1> data, int64_t n_rows, int64_t k) {
              return std::make_shared<Embedding>(make_embedding(to_source(type, data, n_rows, k)));
            }),
-           nb::arg("ggml_type"), nb::arg("data"), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 2>())
+           nb::arg("ggml_type"), nb::arg("data"), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 3>())
       .def_prop_ro("n_rows", [](const Embedding& e) { return e.n_rows; })
       .def_prop_ro("k", [](const Embedding& e) { return e.k; });
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 
@@ -22,22 +23,28 @@ def main(argv: list[str]) -> int:
     import uvloop
 
     try:
-        uvloop.run(_serve(run_dir, listen_fd, ready_fd))
+        uvloop.run(_serve(run_dir, listen_fd, ready_fd, int(index)))
     except SixfoldError as e:
         print(f"sixfold: api {index}: {e}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(run_dir: str, listen_fd: int, ready_fd: int) -> None:
-    from sixfold.api.server import serve
+async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> None:
+    from sixfold.api.server import ApiServer, serve
 
     run = read_run_files(run_dir)
     engine = EngineClient(run.engine_path, run.config, load_text(run.config), config_digest=run.digest)
-    server = asyncio.create_task(serve(engine, run.config.api, [socket.socket(fileno=listen_fd)]))
-    await engine.connect()
-    report_ready(ready_fd)
-    await server
+    loop = asyncio.get_running_loop()
+
+    def started(server: ApiServer) -> None:
+        loop.add_signal_handler(signal.SIGTERM, server.stop)
+
+    async with asyncio.TaskGroup() as tasks:
+        http = socket.socket(fileno=listen_fd)
+        tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
+        await engine.connect()
+        report_ready(ready_fd)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class EngineCore:
         self.scheduler.add(request, self._clock())
 
     def abort(self, uid: int) -> list[TokenDelta]:
-        return self.scheduler.abort(uid, self._clock())
+        return self.scheduler.abort(uid)
 
     def finish_at(self, uid: int, choice: int, n_tokens: int) -> None:
         self.scheduler.finish_at(uid, choice, n_tokens)
@@ -72,7 +72,7 @@ class EngineCore:
     def fill(self) -> None:
         """Plan and submit steps until the pipeline is full or nothing can run."""
         while self.scheduler.n_outstanding < self._depth:
-            plan = self.scheduler.plan(self._clock())
+            plan = self.scheduler.plan()
             if plan is None:
                 return
             self.kv_cache.reserve(plan)

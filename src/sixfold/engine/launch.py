@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sixfold.config import SCRIPTED_MODEL, Config
+from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config
 from sixfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,12 +102,14 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
-        from sixfold.executor.native import model_facts  # reads the file's metadata only
+        from sixfold.executor.native.llama import LlamaShape
+        from sixfold.model_file import GGUFFile
 
-        facts = model_facts(path)
-        context = facts.context_length
-        bytes_per_block = facts.kv_bytes_per_block(config.cache.kv_cache_dtype)
-        blocks = config.cache.num_kv_blocks or _blocks_for(config, context, bytes_per_block)
+        shape = LlamaShape.of(GGUFFile.open(path))
+        context = shape.context
+        blocks = config.cache.num_kv_blocks or _blocks_for(
+            config, context, shape.bytes_per_block(config.cache.kv_cache_dtype)
+        )
     max_model_len = config.model.max_model_len or context
     if max_model_len > context:
         raise ConfigError(
@@ -197,7 +199,9 @@ def build_core(config: Config, executor: Executor, *, epoch: int) -> EngineCore:
 
     facts = executor.facts
     key = config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
-    kv_cache = KVCacheManager(facts.num_blocks, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=key)
+    kv_cache = KVCacheManager(
+        facts.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=key
+    )
     scheduler = Scheduler(
         config.scheduler,
         kv_cache,
@@ -243,8 +247,6 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
 
 def _blocks_for(config: Config, context: int, bytes_per_block: int) -> int:
     """Blocks from `kv_cache_memory`, by default a quarter of the free memory and no more than all slots can fill."""
-    from sixfold.config import BLOCK_SIZE
-
     if config.cache.kv_cache_memory:
         return max(1, parse_bytes(config.cache.kv_cache_memory) // bytes_per_block)
     useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)

@@ -33,6 +33,11 @@ class Drawn:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Row -> scores of the prompt tokens at positions [start + 1, ...]."""
 
+    @classmethod
+    def nothing(cls) -> Drawn:
+        """Of a step without rows, which only frees slots."""
+        return cls(np.zeros(0, np.int32), np.zeros(0, np.int32))
+
 
 class Backend(Protocol):
     """What computes. Calls come from one thread, in the order of `Worker.execute`."""
@@ -78,7 +83,7 @@ class Worker:
         self._slots.check_rows(step)
 
         started = time.perf_counter()
-        drawn = self._backend.run(step, self._slots)
+        drawn = self._backend.run(step, self._slots) if step.n_rows else Drawn.nothing()
         sampled = (step.flags & SAMPLE) != 0
         # A failed row gets a token too: the next step may already hold a row for it, and that row's
         # result is dropped by the engine, not here.

@@ -61,6 +61,11 @@ class LlamaShape:
         shape._check(file)
         return shape
 
+    def bytes_per_block(self, dtype: str) -> int:
+        """Bytes of one KV block of 16 tokens over all layers; dtype is `bfloat16` or `float32`."""
+        element = 4 if dtype == "float32" else 2
+        return self.n_layers * self.n_kv_heads * 2 * kernels.BLOCK_SIZE * self.head_dim * element
+
     def _check(self, file: GGUFFile) -> None:
         if self.n_layers == 0 or self.context == 0:
             raise ModelFileError("the model has no layers or no context")
@@ -108,8 +113,7 @@ class LlamaModel:
 
     def bytes_per_block(self, dtype: str) -> int:
         """Bytes of one KV block of 16 tokens over all layers."""
-        element = 4 if dtype == "float32" else 2
-        return self.shape.n_layers * self.shape.n_kv_heads * 2 * kernels.BLOCK_SIZE * self.shape.head_dim * element
+        return self.shape.bytes_per_block(dtype)
 
     def kv_cache(self, n_blocks: int, dtype: str = "bfloat16") -> KVCache:
         """KV memory of `n_blocks` blocks; pages are taken from the system when they are first written."""

@@ -1,0 +1,212 @@
+"""The native backend: a step's rows become flat arrays, the recorded program runs over them, the sampler draws.
+
+A step's tokens stand row after row:
+
+    rows        | row 0: counts[0] tokens | row 1: counts[1] tokens | ...
+    tokens      [0, T)  token_ids, positions, row_of_token
+    logits for  the last token of every row with SAMPLE, then every token of rows with PROMPT_LOGPROBS whose successor
+                is part of the prompt; no other token meets the head
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from sixfold.config import Config
+from sixfold.errors import ConfigError
+from sixfold.executor.native import kernels, llama
+from sixfold.executor.slots import Slots
+from sixfold.executor.step_arrays import Int32, StepArrays
+from sixfold.executor.worker import Drawn
+from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, SlotAdmit, TokenLogprobs, WorkerFacts
+from sixfold.model_file import GGUFFile
+from sixfold.sampler import Sampler
+
+__all__ = ["NativeBackend"]
+
+Indices = npt.NDArray[np.intp]
+
+
+class NativeBackend:
+    """Weights, KV memory, compute threads and the sampler of one worker."""
+
+    def __init__(self, model: llama.LlamaModel, config: Config) -> None:
+        max_slots = config.scheduler.max_num_seqs
+        self._model = model
+        self._pool = model.pool
+        self._kv = model.kv_cache(config.cache.num_kv_blocks, config.cache.kv_cache_dtype)
+        self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
+        self._sampler = Sampler(max_slots, model.shape.vocab)
+        self._prompt_logprobs: dict[int, int] = {}
+        self._logits = np.empty((max_slots, model.shape.vocab), np.float32)
+        self.facts = WorkerFacts(
+            os.getpid(),
+            config.cache.num_kv_blocks,
+            max_slots,
+            config.model.max_model_len,
+            self._pool.isa,
+            model.bytes_weights,
+            self._kv.n_bytes,
+        )
+
+    @classmethod
+    def load(cls, config: Config) -> NativeBackend:
+        """Load the model file of a resolved configuration.
+
+        Raises:
+            ModelFileError: the file cannot be used.
+            ConfigError: the KV cache does not fit into memory.
+        """
+        file = GGUFFile.open(config.model.model)
+        pool = kernels.ThreadPool(config.executor.threads)
+        model = llama.load(
+            file, pool, activations=config.executor.activations, max_positions=config.model.max_model_len
+        )
+        try:
+            return cls(model, config)
+        except MemoryError as e:
+            raise ConfigError(
+                f"{config.cache.num_kv_blocks} KV blocks do not fit into memory", param="--num-kv-blocks"
+            ) from e
+
+    def free(self, slot: int) -> None:
+        self._sampler.free(slot)
+        self._prompt_logprobs.pop(slot, None)
+
+    def admit(self, admit: SlotAdmit) -> None:
+        self._sampler.admit(admit.slot, admit)
+        if admit.prompt_logprobs is not None:
+            self._prompt_logprobs[admit.slot] = admit.prompt_logprobs
+
+    def copy_blocks(self, copies: Int32) -> None:
+        self._kv.copy_blocks(np.ascontiguousarray(copies))
+
+    def run(self, step: StepArrays, slots: Slots) -> Drawn:
+        rows = np.arange(step.n_rows, dtype=np.int32)
+        ends = np.cumsum(step.counts, dtype=np.int32)
+        row_of_token = np.repeat(rows, step.counts)
+        n_tokens = len(row_of_token)
+        positions = np.arange(n_tokens, dtype=np.int32) + (step.starts + step.counts - ends)[row_of_token]
+        token_ids = slots.tokens[step.slots[row_of_token], positions]
+
+        sampled = np.flatnonzero(step.flags & SAMPLE)
+        scored = self._scored_tokens(step, slots, row_of_token, positions)
+        wants_logits = [self._sampler.needs_logits(slot) for slot in step.slots[sampled].tolist()]
+        greedy = np.concatenate([~np.array(wants_logits, np.bool_), np.zeros(len(scored), np.bool_)]).astype(np.uint8)
+        out_ids = np.empty(len(greedy), np.int32)
+        out_nan = np.empty(len(greedy), np.uint8)
+        logits = self._logit_rows(len(greedy) - int(greedy.sum()))
+        self._program.run(
+            token_ids,
+            positions,
+            row_of_token,
+            np.ascontiguousarray(step.slots),
+            slots.block_table,
+            np.concatenate([ends[sampled] - 1, scored]).astype(np.int32),
+            greedy,
+            out_ids,
+            out_nan,
+            logits,
+        )
+        drawn = Drawn(np.full(step.n_rows, -1, np.int32), np.zeros(step.n_rows, np.int32))
+        self._draw(step, sampled, np.flatnonzero(wants_logits), out_ids, out_nan, logits, drawn)
+        if len(scored):
+            self._score(step, slots, row_of_token, positions, scored, logits, drawn)
+        return drawn
+
+    def logits(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
+        """Raw logits [tokens, vocabulary] of one sequence in a single step: for reference checks, not for serving.
+
+        It uses KV blocks from 0 on: on a worker that serves, their content is lost.
+        """
+        n = len(token_ids)
+        logits = np.empty((n, self._program.vocab), np.float32)
+        table = np.arange(self.facts.num_blocks, dtype=np.int32)[np.newaxis]
+        chunk = self._program.max_tokens
+        for start in range(0, n, chunk):
+            ids = np.array(token_ids[start : start + chunk], np.int32)
+            count = len(ids)
+            self._program.run(
+                ids,
+                np.arange(start, start + count, dtype=np.int32),
+                np.zeros(count, np.int32),
+                np.zeros(1, np.int32),
+                table,
+                np.arange(count, dtype=np.int32),
+                np.zeros(count, np.uint8),
+                np.empty(count, np.int32),
+                np.empty(count, np.uint8),
+                logits[start : start + count],
+            )
+        return logits
+
+    def close(self) -> None:
+        """Memory and threads go with the last reference to the objects that own them."""
+        self._prompt_logprobs.clear()
+
+    def _logit_rows(self, n: int) -> npt.NDArray[np.float32]:
+        if n > len(self._logits):
+            self._logits = np.empty((n, self._logits.shape[1]), np.float32)
+        return self._logits[:n]
+
+    def _scored_tokens(self, step: StepArrays, slots: Slots, row_of_token: Int32, positions: Int32) -> Indices:
+        """Tokens whose successor is a prompt token that is to be scored."""
+        if not self._prompt_logprobs:
+            return np.zeros(0, np.intp)
+        scores = (step.flags & PROMPT_LOGPROBS) != 0
+        return np.flatnonzero(scores[row_of_token] & (positions + 1 < slots.n_prompt[step.slots][row_of_token]))
+
+    def _draw(
+        self,
+        step: StepArrays,
+        sampled: Indices,
+        drawing: Indices,
+        out_ids: Int32,
+        out_nan: npt.NDArray[np.uint8],
+        logits: npt.NDArray[np.float32],
+        drawn: Drawn,
+    ) -> None:
+        """Tokens of the rows with SAMPLE: the program's argmax for greedy ones, the sampler's draw for the rest.
+
+        Args:
+            drawing: indices into `sampled` whose logits were written, in the order of the logits.
+        """
+        if not len(sampled):
+            return
+        slots = step.slots[sampled]
+        ids = out_ids[: len(sampled)]
+        status = np.where(out_nan[: len(sampled)] != 0, RowStatus.NAN_LOGITS, RowStatus.OK)
+        if len(drawing):
+            draws = self._sampler.sample(
+                slots[drawing], logits[: len(drawing)], (step.starts + step.counts)[sampled[drawing]]
+            )
+            ids[drawing], status[drawing] = draws.token_ids, draws.status
+            drawn.logprobs = {int(sampled[drawing[i]]): entry for i, entry in draws.logprobs.items()}
+        self._sampler.observe(slots, ids)
+        drawn.token_ids[sampled] = ids
+        drawn.status[sampled] = status
+
+    def _score(
+        self,
+        step: StepArrays,
+        slots: Slots,
+        row_of_token: Int32,
+        positions: Int32,
+        scored: Indices,
+        logits: npt.NDArray[np.float32],
+        drawn: Drawn,
+    ) -> None:
+        """Log-probabilities of the prompt tokens that follow the scored ones; their logits are the last rows."""
+        logits = logits[len(logits) - len(scored) :]
+        for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS):
+            slot = int(step.slots[row])
+            mine = np.flatnonzero(row_of_token[scored] == row)
+            targets = slots.tokens[slot, positions[scored[mine]] + 1]
+            entries: list[TokenLogprobs] = []
+            if len(mine):
+                rows = logits[mine[0] : mine[-1] + 1]
+                entries = self._sampler.score(rows, targets, self._prompt_logprobs[slot])
+            drawn.prompt_logprobs[int(row)] = entries
