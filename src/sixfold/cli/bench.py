@@ -127,8 +127,10 @@ def _print_table(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{report['model']} on {report['cpu']} ({report['cores']} cores, {report['isa']})"
-    table = Table(title=title, title_justify="left")
+    console = Console(highlight=False, soft_wrap=True)
+    machine = f"{report['cpu']}, {report['threads']} threads on {report['cores']} cores, {report['isa']}"
+    console.print(f"{Path(report['model']).name} on {machine}", markup=False)
+    table = Table()
     table.add_column("measured")
     table.add_column("tokens/s", justify="right")
     table.add_column("what it is")
@@ -137,15 +139,14 @@ def _print_table(report: dict[str, Any]) -> None:
         if kind == "prefill" and count.isdigit():
             table.add_row(key, f"{value:,.1f}", f"a prompt of {count} tokens")
         elif kind == "decode" and count.isdigit():
-            after = f"after {report['prompt_tokens']}-token prompts"
-            table.add_row(key, f"{value:,.1f}", f"{count} sequences together, {after}")
-    console = Console()
+            together = "one sequence" if count == "1" else f"{count} sequences together"
+            table.add_row(key, f"{value:,.1f}", f"{together}, after {report['prompt_tokens']} prompt tokens each")
     console.print(table)
     limits, bytes_weights = report["limits"], report["bytes_weights"]
     read = f"memory read {limits['memory_read_gb_s']:,.1f} GB/s, int8 {limits['int8_gmac_s']:,.0f} GMAC/s"
     if bytes_weights:
         most = limits["memory_read_gb_s"] * 1e9 / bytes_weights
         read += f"; reading {bytes_weights / 1e6:,.0f} MB of weights once a token allows {most:,.0f} tokens/s"
-    console.print(f"limits: {read}", highlight=False, soft_wrap=True)
+    console.print(f"limits: {read}")
     agree = "equal in every batch" if report["tokens_agree"] else "NOT EQUAL in every batch"
-    console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})", highlight=False, soft_wrap=True)
+    console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})")
