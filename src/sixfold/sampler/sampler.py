@@ -62,6 +62,7 @@ class Sampler:
         self._kernels: RowKernels = kernels or find_native() or NumpyKernels()
         self._slots: list[_Slot | None] = [None] * max_slots
         self._params: npt.NDArray[np.void] = np.zeros(max_slots, ROW_PARAMS)
+        self._random = np.zeros(max_slots, np.bool_)  # slot -> temperature above 0
         self._special = np.zeros(max_slots, np.bool_)  # slot -> needs work beside the draw: adjustments or logprobs
 
     def admit(self, slot: int, admit: SlotAdmit) -> None:
@@ -69,16 +70,23 @@ class Sampler:
         state = _Slot(admit)
         self._slots[slot] = state
         self._params[slot] = _row_params(admit.sampling, admit.choice)
+        self._random[slot] = admit.sampling.temperature != 0
         self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
 
     def free(self, slot: int) -> None:
         """Forget a slot; a free one stays free."""
         self._slots[slot] = None
-        self._special[slot] = False
+        self._random[slot] = self._special[slot] = False
 
     def needs_logits(self, slot: int) -> bool:
         """Whether the next token of the slot needs the row of logits; False where its highest one is enough."""
-        return bool(self._params["scale"][slot] != 0 or self._special[slot])
+        return bool(self._random[slot] or self._special[slot])
+
+    def rows_need_logits(self, slots: Indices) -> npt.NDArray[np.bool_]:
+        """[n_rows] `needs_logits` of many slots at once."""
+        index = np.asarray(slots, np.intp)
+        needed: npt.NDArray[np.bool_] = self._random[index] | self._special[index]
+        return needed
 
     def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
         """Draw one token for each row.
