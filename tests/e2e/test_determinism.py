@@ -42,9 +42,7 @@ def requests() -> list[tuple[str, SamplingParams]]:
             )
         else:
             penalty = 1.2 if i % 8 == 0 else 1.0
-            params = SamplingParams(
-                temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True, repetition_penalty=penalty
-            )
+            params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True, repetition_penalty=penalty)
         made.append((prompt, params))
     return made
 
@@ -100,7 +98,7 @@ def _not_vacuous(name: str, cold: EngineStats, warm: EngineStats) -> None:
         assert warm.cached_tokens == 0
     else:
         assert warm.cached_tokens > cold.cached_tokens
-    if "80 blocks" in name:
+    if name == "pool of 80 blocks":
         assert warm.preemptions >= 5
     else:
         assert cold.blocks_total > 80

@@ -1,0 +1,120 @@
+"""Processes of a server: their names, their one end, whatever is killed, and nothing left behind. No model needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import Server
+
+
+@pytest.fixture
+def run_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where run directories are made: must be empty again at the end."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def wait_gone(pids: list[int], timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    left = pids
+    while left and time.monotonic() < deadline:
+        left = [pid for pid in left if is_alive(pid)]
+        time.sleep(0.02)
+    assert not left, f"still alive: {left}"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_names_and_a_private_run_directory(run_root: Path) -> None:
+    with Server("scripted", "--api-server-count", "2") as server:
+        titles = sorted(server.children().values())
+        assert titles == ["sixfold: api 0", "sixfold: api 1", "sixfold: engine", "sixfold: worker 0"]
+        (run_dir,) = run_root.iterdir()
+        assert run_dir.stat().st_mode & 0o777 == 0o700
+        assert {p.stat().st_mode & 0o777 for p in run_dir.iterdir()} == {0o600}
+        assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
+    assert not list(run_root.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_within_two_seconds(number: int, run_root: Path) -> None:
+    with Server("scripted") as server:
+        children = list(server.children())
+        started = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - started < 2.5
+        wait_gone(children, 0.5)
+    assert not list(run_root.iterdir())
+    assert "Traceback" not in server.output
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_supervisor_only(run_root: Path) -> None:
+    """The terminal signals the whole foreground group; children must leave the end to the supervisor."""
+    with Server("scripted") as server:
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert server.process.wait(5) == 0
+    assert "Traceback" not in server.output and "unexpectedly" not in server.output
+
+
+@pytest.mark.parametrize("role", ["api 0", "engine", "worker 0"])
+def test_a_dead_child_ends_the_server_with_a_status(role: str, run_root: Path) -> None:
+    with Server("scripted") as server:
+        children = {title: pid for pid, title in server.children().items()}
+        os.kill(children[f"sixfold: {role}"], signal.SIGKILL)
+        assert server.process.wait(5) == 4
+        wait_gone(list(children.values()), 0.5)
+    assert "unexpectedly" in server.output
+    assert not list(run_root.iterdir())
+
+
+def test_no_orphans_when_the_supervisor_is_killed() -> None:
+    with Server("scripted") as server:
+        children = list(server.children())
+        assert len(children) == 3
+        server.process.kill()
+        wait_gone(children, 2.0)
+
+
+def test_a_taken_port_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = subprocess.run(
+            [sys.executable, "-m", "sixfold", "serve", "scripted", "--port", port],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert result.returncode != 0
+    assert "--port" in result.stderr and port in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
+    script = tmp_path / "slow.json"
+    script.write_text('{"step_ms": 20}')
+    with Server("scripted", "--script", str(script)) as server:
+        body = {"model": "scripted", "prompt": "x", "max_tokens": 1000, "stream": True}
+        connection = server.connection(timeout=10)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        started = time.monotonic()
+        assert server.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - started < 2.5
+        connection.close()
