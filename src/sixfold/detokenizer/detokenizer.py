@@ -38,7 +38,17 @@ class Detokenizer:
         include_stop: a matched stop string stays in the text.
     """
 
-    __slots__ = ("_decode", "_is_control", "_n_tokens", "_skip_special", "_stop", "_table", "_utf8", "stopped")
+    __slots__ = (
+        "_decode",
+        "_is_control",
+        "_n_table",
+        "_n_tokens",
+        "_skip_special",
+        "_stop",
+        "_table",
+        "_utf8",
+        "stopped",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,7 @@ class Detokenizer:
         include_stop: bool = False,
     ) -> None:
         self._table = token_bytes
+        self._n_table = len(token_bytes)
         self._is_control = control if callable(control) else control.__contains__
         self._skip_special = skip_special
         self._stop = StopFilter(stop, include_stop=include_stop) if stop else None
@@ -75,11 +86,13 @@ class Detokenizer:
             return "", None
         if self._stop is None:
             self._n_tokens += len(token_ids)
-            return self._decode(self._bytes(token_ids)), None
+            if len(token_ids) == 1:
+                return self._decode(self._token_bytes(token_ids[0])), None
+            return self._decode(b"".join([self._token_bytes(token_id) for token_id in token_ids])), None
         pieces: list[str] = []
         for token_id in token_ids:
             self._n_tokens += 1
-            text = self._decode(self._bytes((token_id,)))
+            text = self._decode(self._token_bytes(token_id))
             if text:
                 sendable, match = self._stop.push(text)
                 pieces.append(sendable)
@@ -102,12 +115,8 @@ class Detokenizer:
         held = self._stop.flush() if self._stop is not None else ""
         return held + self._decode(b"", True)
 
-    def _bytes(self, token_ids: Sequence[int]) -> bytes:
-        table = self._table
-        if self._skip_special:
-            is_control = self._is_control
-            token_ids = [token_id for token_id in token_ids if not is_control(token_id)]
-        try:
-            return b"".join([table[token_id] for token_id in token_ids])
-        except IndexError:  # padding rows of a model's head have no token
-            return b"".join([table[token_id] for token_id in token_ids if token_id < len(table)])
+    def _token_bytes(self, token_id: int) -> bytes:
+        if self._skip_special and self._is_control(token_id):
+            return b""
+        # Padding rows of a model's head have no token.
+        return self._table[token_id] if token_id < self._n_table else b""
