@@ -85,7 +85,9 @@ def _refusal(message: str) -> InvalidRequest:
         param = field_name(f"{path}.{missing.group(1)}")
         return InvalidRequest(f"{param} is required", param=param, code="missing_field")
     param = field_name(path)
-    return InvalidRequest(f"{param or 'the body'}: {what[:1].lower()}{clip(what[1:])}", param=param)
+    return InvalidRequest(
+        f"{param or 'the body'}: {what[:1].lower()}{clip(what[1:])}", param=param, code="invalid_type"
+    )
 
 
 def _broken(body: bytes) -> InvalidRequest:
@@ -100,7 +102,10 @@ def _broken(body: bytes) -> InvalidRequest:
 
 
 def _without_unknown(kind: type[T], body: bytes) -> tuple[T, list[str]]:
-    document = msgspec.json.decode(body)
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _broken(body) from None
     ignored: list[str] = []
     while True:
         try:
@@ -111,7 +116,10 @@ def _without_unknown(kind: type[T], body: bytes) -> tuple[T, list[str]]:
             if unknown is None or len(ignored) == MAX_IGNORED_FIELDS:
                 raise _refusal(str(error)) from None
             path = where.group(1) if where else ""
-            del _at(document, path)[unknown.group(1)]
+            try:
+                del _at(document, path)[unknown.group(1)]
+            except (KeyError, IndexError, TypeError):  # a key made to look like the end of the parser's message
+                raise _refusal(str(error)) from None
             ignored.append(clip(f"{path}.{unknown.group(1)}".lstrip(".")))
 
 

@@ -139,13 +139,17 @@ class Generation:
         timing = self._timing
         async for deltas in handle:
             out, finish_at = processor.push(deltas)
-            for ended in finish_at:
-                handle.finish_at(ended.choice, ended.n_tokens)
+            for stop in finish_at:
+                handle.finish_at(stop.choice, stop.n_tokens)
             if not out:
                 continue
-            timing.step(time.monotonic(), sum(len(delta.token_ids) for delta in out))
-            fault = _fault(out)
-            if fault is not None:
+            n_tokens = 0
+            ended = False
+            for delta in out:
+                n_tokens += len(delta.token_ids)
+                ended = ended or delta.finish_reason is not None
+            timing.step(time.monotonic(), n_tokens)
+            if ended and (fault := _fault(out)) is not None:
                 good = [delta for delta in out if delta.finish_reason not in _FAULTS]
                 if good:
                     yield _shifted(good, shift)
