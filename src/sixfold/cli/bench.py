@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sixfold.cli.models import ensure_model
+from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
 from sixfold.errors import ConfigError
 
@@ -62,8 +62,7 @@ def bench(
     """
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
-    if resolved.config.executor.executor != "scripted":
-        ensure_model(name)
+    prepare(resolved.config)
     chosen = resolved.chosen()
     # Room for the largest batch, unless the user said otherwise.
     chosen.setdefault("max_num_seqs", max(resolved.config.scheduler.max_num_seqs, *decode, 1))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from sixfold.cli.models import ensure_model
+from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
 from sixfold.errors import ContextLengthExceeded, InvalidRequest, SixfoldError
 
@@ -93,8 +93,7 @@ def _split(options: dict[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
 def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any]) -> Iterator[LLM]:
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
-    if resolved.config.executor.executor != "scripted":
-        ensure_model(name)
+    prepare(resolved.config)
     from sixfold.llm import LLM
 
     with LLM(**{**resolved.chosen(), "model": name}) as llm:

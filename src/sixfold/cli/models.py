@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["ensure_model", "list_command", "pull", "rm"]
-
-
-def ensure_model(name: str) -> None:
-    """Fetch a known model that is not here yet; a path is left to whoever opens it.
-
-    Raises:
-        ModelNotFound: neither a known name nor a file.
-        DownloadError: it could not be fetched.
-    """
-    from sixfold import model_store
-    from sixfold.errors import ModelNotFound
-
-    try:
-        model_store.resolve(name)
-    except ModelNotFound:
-        if name not in model_store.KNOWN:
-            raise
-        model_store.pull(name)
+__all__ = ["list_command", "pull", "rm"]
 
 
 @click.command(short_help="Fetch a known model.")

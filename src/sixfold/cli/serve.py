@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sixfold.cli.models import ensure_model
+from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
 
 __all__ = ["serve"]
@@ -22,8 +22,7 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     MODEL is a known name (`sixfold list`), which is fetched when it is not here, or the path of a .gguf file.
     """
     config = resolve({"model": model, **flags}, config_file).config
-    if config.executor.executor != "scripted":
-        ensure_model(config.model.model)
+    prepare(config)
     from sixfold.engine.supervisor import serve as supervise
 
     return supervise(config)
