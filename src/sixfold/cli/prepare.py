@@ -1,0 +1,33 @@
+"""What must be there before a model can run: the compiled kernels and the model's file."""
+
+from __future__ import annotations
+
+from sixfold.config import Config
+from sixfold.errors import ConfigError, ModelNotFound
+
+__all__ = ["prepare"]
+
+
+def prepare(config: Config) -> None:
+    """Check the kernels, and fetch a known model that is not here yet.
+
+    Raises:
+        ConfigError: the kernels cannot be loaded, or not in the build that SIXFOLD_ISA asks for.
+        ModelNotFound: neither a known name nor a file.
+        DownloadError: the model could not be fetched.
+    """
+    if config.executor.executor == "scripted":
+        return
+    try:
+        import sixfold._native  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
+    from sixfold import model_store
+
+    name = config.model.model
+    try:
+        model_store.resolve(name)
+    except ModelNotFound:
+        if name not in model_store.KNOWN:
+            raise
+        model_store.pull(name)
