@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.serving import Server
 
 

@@ -94,8 +94,8 @@ class NativeBackend:
 
         sampled = np.flatnonzero(step.flags & SAMPLE)
         scored = self._scored_tokens(step, slots, row_of_token, positions)
-        wants_logits = [self._sampler.needs_logits(slot) for slot in step.slots[sampled].tolist()]
-        greedy = np.concatenate([~np.array(wants_logits, np.bool_), np.zeros(len(scored), np.bool_)]).astype(np.uint8)
+        wants_logits = self._sampler.rows_need_logits(step.slots[sampled])
+        greedy = np.concatenate([~wants_logits, np.zeros(len(scored), np.bool_)]).astype(np.uint8)
         out_ids = np.empty(len(greedy), np.int32)
         out_nan = np.empty(len(greedy), np.uint8)
         logits = self._logit_rows(len(greedy) - int(greedy.sum()))

@@ -1,0 +1,178 @@
+"""The `sixfold` command as a person runs it: real processes and a terminal, on the scripted executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sixfold import LLM, SamplingParams
+from sixfold.cli.measurement import tokens_sha256
+
+SCRIPTED = ("scripted", "--executor", "scripted")
+WAIT_S = 30.0
+
+
+def sixfold(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sixfold", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+class Terminal:
+    """A process at a pseudo-terminal."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def wait_for(self, condition: str, *, after: int = 0) -> int:
+        """Read until `condition` appears beyond index `after`; returns the index behind it."""
+        deadline = time.monotonic() + WAIT_S
+        while (at := self.seen.find(condition, after)) < 0:
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{condition!r} did not come; there was {self.seen!r}"
+            self.seen += os.read(self.fd, 4096).decode()
+        return at + len(condition)
+
+    def exit_code(self) -> int:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            # What the program still prints must be read, or it would wait for us.
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    os.read(self.fd, 4096)
+                except OSError:  # EIO: the other side is closed
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError("the program did not end")
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "sixfold", *arguments])
+    try:
+        yield Terminal(pid, fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def answer(tmp_path: Path) -> str:
+    """A script file: every answer is these tokens, 20 ms each."""
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps({"script": list("abcdefghijklmnopqrstuvwxyz" * 4), "step_ms": 20}))
+    return str(path)
+
+
+def test_chat_in_a_terminal_ctrl_c_stops_the_answer(answer: str) -> None:
+    with terminal("chat", *SCRIPTED, "--script", answer) as screen:
+        at = screen.wait_for("> ")
+        screen.type("hello\n")
+        at = screen.wait_for("abcdef", after=at)
+        screen.type("\x03")
+        at = screen.wait_for("> ", after=at)
+        assert screen.seen.count("xyz") < 4, "the answer ran to its end"
+        screen.type("again\n")
+        at = screen.wait_for("abcdef", after=at)
+        screen.type("\x03")
+        at = screen.wait_for("> ", after=at)
+        screen.type("/reset\n")
+        at = screen.wait_for("(forgotten)", after=at)
+        at = screen.wait_for("> ", after=at)
+        screen.type("\x03")
+        at = screen.wait_for("(Ctrl-C again leaves)", after=at)
+        at = screen.wait_for("> ", after=at)
+        screen.type("\x03")
+        assert screen.exit_code() == 0
+
+
+def test_chat_reads_a_pipe(answer: str) -> None:
+    done = sixfold("chat", *SCRIPTED, "--script", answer, "--max-tokens", "3", stdin="one\n/reset\ntwo\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n(forgotten)\nabc\n", "")
+
+
+def test_run_prints_the_answer_and_nothing_else(answer: str) -> None:
+    for arguments in (("run", "scripted", "hi"), ("run", "scripted", "hi", "--raw")):
+        done = sixfold(*arguments, "--executor", "scripted", "--script", answer, "--max-tokens", "5")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "abcde\n", "")
+    done = sixfold(
+        "run", "scripted", "-", "--executor", "scripted", "--script", answer, "--max-tokens", "2", stdin="hi"
+    )
+    assert done.stdout == "ab\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run", "no-such-model", "hi"), 1, "no-such-model"),
+        (("run", "scripted", "hi", "--executor", "scripted", "--temperature", "9"), 1, "temperature"),
+        (("run", "scripted", "hi", "--executor", "scripted", "--script", "/none.json"), 2, "--script"),
+        (("serve", "--pipeline-depth", "3"), 2, "--pipeline-depth"),
+        (("serve", "--config", "/none.toml"), 2, "/none.toml"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = sixfold(*arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_missing_build_of_the_kernels_is_named() -> None:
+    done = sixfold("serve", SIXFOLD_ISA="mmx")
+    assert done.returncode == 2
+    assert "'mmx' is not available here" in done.stderr
+
+
+def test_doctor_tells_value_and_origin(tmp_path: Path) -> None:
+    config = tmp_path / "sixfold.toml"
+    config.write_text("threads = 1\n")
+    done = sixfold(
+        "doctor", "--config", str(config), "--port", "9", "--json", SIXFOLD_SEED="4", SIXFOLD_SERVICE_HOST="x"
+    )
+    report = json.loads(done.stdout)
+    assert report["settings"]["--threads"] == {"value": 1, "origin": str(config)}
+    assert report["settings"]["--port"] == {"value": 9, "origin": "flag"}
+    assert report["settings"]["--seed"] == {"value": 4, "origin": "SIXFOLD_SEED"}
+    assert report["settings"]["--host"] == {"value": "127.0.0.1", "origin": "default"}
+    assert report["unknown environment variables"] == ["SIXFOLD_SERVICE_HOST"]
+    assert report["problems"] == []
+    assert done.returncode == 0
+    assert "--threads" in sixfold("doctor").stdout
+
+
+def test_bench_hashes_the_tokens_that_generate_gives() -> None:
+    shape = ("--prefill", "40", "--decode", "1,3", "--prompt-tokens", "20", "--output-tokens", "24", "--json")
+    report = json.loads(sixfold("bench", *SCRIPTED, *shape).stdout)
+    assert {"prefill_40", "decode_1", "decode_3", "limits", "isa", "cores"} <= set(report)
+    assert report["tokens_agree"] is True
+    with LLM("scripted", executor="scripted") as llm:
+        params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+        [output] = llm.generate([report["prompt_token_ids"]], params)
+    assert report["tokens_sha256"] == tokens_sha256(output.outputs[0].token_ids)
