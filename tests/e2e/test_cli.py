@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -37,47 +37,38 @@ def sixfold(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 class Terminal:
     """A process at a pseudo-terminal."""
 
-    def __init__(self, pid: int, fd: int) -> None:
-        self.pid = pid
+    def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
+        self.process = process
         self.fd = fd
         self.seen = ""
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def wait_for(self, condition: str, *, after: int = 0) -> int:
-        """Read until `condition` appears beyond index `after`; returns the index behind it."""
-        deadline = time.monotonic() + WAIT_S
-        while (at := self.seen.find(condition, after)) < 0:
-            ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"{condition!r} did not come; there was {self.seen!r}"
-            self.seen += os.read(self.fd, 4096).decode()
-        return at + len(condition)
+    def press_ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
 
-    def exit_code(self) -> int:
+    def wait_for(self, expected: str, *, after: int = 0) -> int:
+        """Read until `expected` appears beyond index `after`; returns the index behind it."""
         deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            # What the program still prints must be read, or it would wait for us.
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    os.read(self.fd, 4096)
-                except OSError:  # EIO: the other side is closed
-                    pass
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-        raise AssertionError("the program did not end")
+        while (at := self.seen.find(expected, after)) < 0:
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{expected!r} did not come; there was {self.seen!r}"
+            self.seen += os.read(self.fd, 4096).decode()
+        return at + len(expected)
 
 
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "sixfold", *arguments])
-    try:
-        yield Terminal(pid, fd)
-    finally:
-        os.close(fd)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "sixfold", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 @pytest.fixture
@@ -93,21 +84,21 @@ def test_chat_in_a_terminal_ctrl_c_stops_the_answer(answer: str) -> None:
         at = screen.wait_for("> ")
         screen.type("hello\n")
         at = screen.wait_for("abcdef", after=at)
-        screen.type("\x03")
+        screen.press_ctrl_c()
         at = screen.wait_for("> ", after=at)
         assert screen.seen.count("xyz") < 4, "the answer ran to its end"
         screen.type("again\n")
         at = screen.wait_for("abcdef", after=at)
-        screen.type("\x03")
+        screen.press_ctrl_c()
         at = screen.wait_for("> ", after=at)
         screen.type("/reset\n")
         at = screen.wait_for("(forgotten)", after=at)
         at = screen.wait_for("> ", after=at)
-        screen.type("\x03")
+        screen.press_ctrl_c()
         at = screen.wait_for("(Ctrl-C again leaves)", after=at)
         at = screen.wait_for("> ", after=at)
-        screen.type("\x03")
-        assert screen.exit_code() == 0
+        screen.press_ctrl_c()
+        assert screen.process.wait(WAIT_S) == 0
 
 
 def test_chat_reads_a_pipe(answer: str) -> None:

@@ -114,7 +114,8 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
         try:
             line = _read_line()
         except EOFError:
-            click.echo()
+            if sys.stdin.isatty():
+                click.echo()
             return
         except KeyboardInterrupt:
             if interrupted:
