@@ -145,19 +145,21 @@ class Config:
                 raise ConfigError(f"unknown setting {name!r}", param=name)
             parts.setdefault(known[name], {})[name] = value
         top = parts.pop("", {})
-        built = {
-            f.name: f.default_factory(**parts.get(f.name, {})) for f in dataclasses.fields(cls) if f.name != "seed"
-        }  # type: ignore[misc]
+        built: dict[str, Any] = {name: part(**parts.get(name, {})) for name, part in _PARTS.items()}
         return cls(**built, **top).check()
+
+
+_PARTS: dict[str, type[Any]] = {
+    "model": ModelConfig,
+    "scheduler": SchedulerConfig,
+    "cache": CacheConfig,
+    "executor": ExecutorConfig,
+    "api": ApiConfig,
+}
 
 
 def settings() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
     """Flag -> (field of `Config` that owns it, or "" for Config itself; the dataclass field), in order."""
-    found: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
-    for part in dataclasses.fields(Config):
-        if part.metadata:
-            found["--" + part.name.replace("_", "-")] = ("", part)
-        else:
-            for f in dataclasses.fields(part.default_factory):  # type: ignore[arg-type]
-                found["--" + f.name.replace("_", "-")] = (part.name, f)
-    return found
+    owned = [(owner, f) for owner, part in _PARTS.items() for f in dataclasses.fields(part)]
+    owned += [("", f) for f in dataclasses.fields(Config) if f.name not in _PARTS]
+    return {"--" + f.name.replace("_", "-"): (owner, f) for owner, f in owned}

@@ -18,24 +18,35 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """Read-only views of a packed step."""
+    """Read-only views of a packed step. The columns have one entry per row; their meanings: `messages/step.py`."""
 
     engine_epoch: int
     step_id: int
-    columns: Int32
+    slots: Int32
+    generations: Int32
+    incarnations: Int32
+    starts: Int32
+    counts: Int32
+    flags: Int32
+    table_starts: Int32
+    table_counts: Int32
     table_blocks: Int32
+    """[sum(table_counts)]"""
     copies: Int32
+    """[copies, 2] source block, destination block"""
     frees: Int32
+    """[frees, 2] slot, generation"""
     admits: list[SlotAdmit]
 
     @classmethod
     def unpack(cls, packed: PackedStep) -> StepArrays:
         """Raises: ProtocolError: sizes do not agree."""
         try:
+            columns = np.frombuffer(packed.columns, np.int32).reshape(N_COLUMNS, packed.n_rows)
             return cls(
                 packed.engine_epoch,
                 packed.step_id,
-                np.frombuffer(packed.columns, np.int32).reshape(N_COLUMNS, packed.n_rows),
+                *columns,
                 np.frombuffer(packed.table_blocks, np.int32),
                 np.frombuffer(packed.copies, np.int32).reshape(-1, 2),
                 np.frombuffer(packed.frees, np.int32).reshape(-1, 2),
@@ -46,36 +57,4 @@ class StepArrays:
 
     @property
     def n_rows(self) -> int:
-        return int(self.columns.shape[1])
-
-    @property
-    def slots(self) -> Int32:
-        return self.columns[0]
-
-    @property
-    def generations(self) -> Int32:
-        return self.columns[1]
-
-    @property
-    def incarnations(self) -> Int32:
-        return self.columns[2]
-
-    @property
-    def starts(self) -> Int32:
-        return self.columns[3]
-
-    @property
-    def counts(self) -> Int32:
-        return self.columns[4]
-
-    @property
-    def flags(self) -> Int32:
-        return self.columns[5]
-
-    @property
-    def table_starts(self) -> Int32:
-        return self.columns[6]
-
-    @property
-    def table_counts(self) -> Int32:
-        return self.columns[7]
+        return len(self.slots)

@@ -67,12 +67,15 @@ def test_a_step_survives_the_wire() -> None:
     step = plan(0, [(0, 0, 3, SAMPLE), (2, 4, 1, 0)], admits=[admit()], copies=[(3, 4)], frees=[(1, 9)])
     step.table_counts, step.table_blocks = [2, 1], [7, 8, 9]
     got = StepArrays.unpack(decode_step(encode(pack(step))))
-    assert got.columns.tolist() == [[0, 2], [0, 0], [0, 0], [0, 4], [3, 1], [SAMPLE, 0], [0, 0], [2, 1]]
+    assert [got.slots.tolist(), got.starts.tolist(), got.counts.tolist()] == [[0, 2], [0, 4], [3, 1]]
+    assert [got.flags.tolist(), got.table_counts.tolist()] == [[SAMPLE, 0], [2, 1]]
     assert got.table_blocks.tolist() == [7, 8, 9] and got.copies.tolist() == [[3, 4]] and got.frees.tolist() == [[1, 9]]
     assert got.admits == step.admits
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x91\x01", encode(["x"] * 8), encode([1, 2, 5, b"abc", b"", b"", b"", []])])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\x91\x01", encode(["x"] * 8), encode([1, 2, 5, b"abc", b"", b"", b"", []])]
+)
 def test_bytes_that_are_no_step_are_protocol_errors(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         StepArrays.unpack(decode_step(data))
