@@ -43,14 +43,22 @@ class StepArrays:
         """Raises: ProtocolError: sizes do not agree."""
         try:
             columns = np.frombuffer(packed.columns, np.int32).reshape(N_COLUMNS, packed.n_rows)
+            slots, generations, incarnations, starts, counts, flags, table_starts, table_counts = columns
             return cls(
-                packed.engine_epoch,
-                packed.step_id,
-                *columns,
-                np.frombuffer(packed.table_blocks, np.int32),
-                np.frombuffer(packed.copies, np.int32).reshape(-1, 2),
-                np.frombuffer(packed.frees, np.int32).reshape(-1, 2),
-                packed.admits,
+                engine_epoch=packed.engine_epoch,
+                step_id=packed.step_id,
+                slots=slots,
+                generations=generations,
+                incarnations=incarnations,
+                starts=starts,
+                counts=counts,
+                flags=flags,
+                table_starts=table_starts,
+                table_counts=table_counts,
+                table_blocks=np.frombuffer(packed.table_blocks, np.int32),
+                copies=np.frombuffer(packed.copies, np.int32).reshape(-1, 2),
+                frees=np.frombuffer(packed.frees, np.int32).reshape(-1, 2),
+                admits=packed.admits,
             )
         except ValueError as e:
             raise ProtocolError(f"a step plan's sizes do not agree: {e}") from e
