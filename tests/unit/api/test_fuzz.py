@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.contract.api.fake_engine import FakeEngine
 
-from contract.api.fake_engine import FakeEngine
 from sixfold.api.app import App, build_app
 from sixfold.api.schemas import (
     ChatMessage,
