@@ -313,7 +313,7 @@ NB_MODULE(_native, m) {
       .def(nb::new_([](int type, Array<uint8_t, 1> data, int64_t n_rows, int64_t k) {
              return std::make_shared<Embedding>(make_embedding(to_source(type, data, n_rows, k)));
            }),
-           nb::arg("ggml_type"), nb::arg("data"), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 3>())
+           nb::arg("ggml_type"), nb::arg("data").noconvert(), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 3>())
       .def_prop_ro("n_rows", [](const Embedding& e) { return e.n_rows; })
       .def_prop_ro("k", [](const Embedding& e) { return e.k; });
 
@@ -324,18 +324,20 @@ NB_MODULE(_native, m) {
            nb::arg("n_layers"), nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("n_blocks"), nb::arg("is_float"))
       .def_prop_ro("n_blocks", [](const KVCache& kv) { return kv.view().n_blocks; })
       .def_prop_ro("n_bytes", &KVCache::bytes)
-      .def("copy_blocks",
-           [](KVCache& kv, const Array<int32_t, 2>& pairs) {
-             if (pairs.shape(1) != 2) throw std::invalid_argument("pairs must be [n, 2]");
-             const nb::gil_scoped_release release;
-             kv.copy_blocks(pairs.data(), static_cast<int>(pairs.shape(0)));
-           })
+      .def(
+          "copy_blocks",
+          [](KVCache& kv, const Array<int32_t, 2>& pairs) {
+            if (pairs.shape(1) != 2) throw std::invalid_argument("pairs must be [n, 2]");
+            const nb::gil_scoped_release release;
+            kv.copy_blocks(pairs.data(), static_cast<int>(pairs.shape(0)));
+          },
+          nb::arg("pairs").noconvert())
       .def("read_block", &read_block)
       .def("fill_block", [](KVCache& kv, int block, int byte) { kv.fill_block(block, static_cast<uint8_t>(byte)); });
 
   m.def("pack_matrix", &pack, nb::arg("pool"), nb::arg("sources"), nb::arg("interleave"), nb::arg("float_activations"));
-  m.def("matmul", &matmul, nb::arg("pool"), nb::arg("matrix"), nb::arg("x"));
-  m.def("quantize", &quantize, nb::arg("pool"), nb::arg("x"));
+  m.def("matmul", &matmul, nb::arg("pool"), nb::arg("matrix"), nb::arg("x").noconvert());
+  m.def("quantize", &quantize, nb::arg("pool"), nb::arg("x").noconvert());
   m.def("measure_limits", &measure_limits, nb::arg("pool"), nb::arg("n_bytes"));
 
   nb::class_<Program>(m, "Program")
@@ -357,8 +359,8 @@ NB_MODULE(_native, m) {
                                   n_kv_heads, head_dim, cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
                                   rope_style(style), eps);
           },
-          nb::arg("layer"), nb::arg("norm"), nb::arg("w"), nb::arg("n_heads"), nb::arg("n_kv_heads"),
-          nb::arg("head_dim"), nb::arg("cos"), nb::arg("sin"), nb::arg("style"), nb::arg("eps"))
+          nb::arg("layer"), nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("n_heads"), nb::arg("n_kv_heads"),
+          nb::arg("head_dim"), nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("style"), nb::arg("eps"))
       .def("attention", &Program::attention, nb::arg("layer"), nb::arg("scale"))
       .def("proj_residual", &Program::proj_residual, nb::arg("w"))
       .def(
@@ -367,18 +369,19 @@ NB_MODULE(_native, m) {
              float eps) {
             p.norm_gateup_act(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), activation(act), eps);
           },
-          nb::arg("norm"), nb::arg("w"), nb::arg("act"), nb::arg("eps"))
+          nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("act"), nb::arg("eps"))
       .def("down_residual", &Program::down_residual, nb::arg("w"))
       .def(
           "final_norm_head",
           [](Program& p, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, float eps) {
             p.final_norm_head(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), eps);
           },
-          nb::arg("norm"), nb::arg("w"), nb::arg("eps"))
+          nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("eps"))
       .def("finalize", &Program::finalize)
-      .def("run", &run_program, nb::arg("token_ids"), nb::arg("positions"), nb::arg("row_of_token"),
-           nb::arg("slot_of_row"), nb::arg("block_tables"), nb::arg("logit_tokens"), nb::arg("greedy"),
-           nb::arg("out_ids"), nb::arg("out_nan"), nb::arg("logits").none() = nb::none())
+      .def("run", &run_program, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+           nb::arg("row_of_token").noconvert(), nb::arg("slot_of_row").noconvert(), nb::arg("block_tables").noconvert(),
+           nb::arg("logit_tokens").noconvert(), nb::arg("greedy").noconvert(), nb::arg("out_ids").noconvert(),
+           nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
 
 #if defined(SF_HAS_SAMPLER)

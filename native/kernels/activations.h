@@ -133,9 +133,7 @@ SF_INLINE void write_key(const QkvArgs* a, uint8_t* half, int slot, const float*
   }
 }
 
-// An even token zeroes the odd half of its pair, unless that token is written in this very step: what a freed block
-// left there may be NaN, and 0 * NaN would reach this sequence through the pair's product.
-SF_INLINE void write_value(const QkvArgs* a, uint8_t* half, int slot, const float* y, int pair_follows) {
+SF_INLINE void write_value(const QkvArgs* a, uint8_t* half, int slot, const float* y) {
   const int d = a->head_dim;
   if (a->kv.is_float) {
     for (int i = 0; i < d; i += kLanes) store((float*)half + (size_t)slot * d + i, load(y + i));
@@ -143,14 +141,9 @@ SF_INLINE void write_value(const QkvArgs* a, uint8_t* half, int slot, const floa
   }
   uint16_t rounded[512];
   for (int i = 0; i < d; i += kLanes) store_bf16(rounded + i, load(y + i));
-  uint16_t* p = (uint16_t*)half + (size_t)(slot / 2) * d * 2;
-  if (slot % 2) {
-    for (int i = 0; i < d; i++) p[2 * i + 1] = rounded[i];
-  } else if (pair_follows) {
-    for (int i = 0; i < d; i++) p[2 * i] = rounded[i];
-  } else {
-    for (int i = 0; i < d; i++) p[2 * i] = rounded[i], p[2 * i + 1] = 0;
-  }
+  // Two tokens share a vector, and two threads may write them: each touches only its own half.
+  uint16_t* p = (uint16_t*)half + (size_t)(slot / 2) * d * 2 + slot % 2;
+  for (int i = 0; i < d; i++) p[2 * i] = rounded[i];
 }
 
 void qkv_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
@@ -175,7 +168,7 @@ void qkv_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, i
     if (head < a->n_heads + a->n_kv_heads)
       write_key(a, block, position % kBlockTokens, y);
     else
-      write_value(a, block + half_bytes, position % kBlockTokens, y, a->pair_follows[token]);
+      write_value(a, block + half_bytes, position % kBlockTokens, y);
   }
 }
 

@@ -4,7 +4,7 @@
 // One item is R query rows (tokens of one sequence x the query heads of one KV head). Keys are walked in segments of
 // 256 at absolute positions. A segment yields per row its largest score m, l = sum exp(s - m) and o = sum exp(s - m) v;
 // segments are merged in index order. A row's arithmetic thus depends on its own position alone: not on the rows
-// beside it, not on how the prompt was cut. Scores behind a row's position are replaced, never multiplied.
+// beside it, not on how the prompt was cut. Keys behind a row's position are left out, never multiplied by zero.
 
 // scores[r][c] = q[r] . k[c] for B blocks of 16 keys; lanes are keys, so there are no horizontal sums.
 template <int R, int B, bool kFloat>
@@ -36,18 +36,21 @@ void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d
   for (; b < n_blocks; b++) score_blocks<R, 1, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);
 }
 
-// out[r][0:16 * D] = sum over keys of p[r][key] v[key]. bf16: a probability is the sum of two bf16 numbers, so that
-// rounding it costs 2^-17 and not 2^-9. Odd tail keys of a pair have p = 0 and a finite v (see write_value).
+// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], begin even. bf16: a probability
+// is the sum of two bf16 numbers, so that rounding it costs 2^-17 and not 2^-9. Keys from `end` on are not multiplied
+// by zero but left out, down to the second half of a pair: they may be another sequence's leftovers, and NaN.
 template <int R, int D, bool kFloat>
-SF_INLINE void weigh_values(uint8_t* const* blocks, int n_keys, const float* p, const uint16_t* high,
+SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const float* p, const uint16_t* high,
                             const uint16_t* low, int d, size_t half_bytes, int column, float* out) {
   F acc[R * D];
-  SF_UNROLL for (int i = 0; i < R * D; i++) acc[i] = zero_f();
+  SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++) acc[r * D + i] =
+      begin ? load(out + (size_t)r * d + column + i * kLanes) : zero_f();
   constexpr int kPer = kFloat ? 1 : 2;  // keys of one vector
-  for (int key = 0; key < n_keys; key += kPer) {
+  for (int key = begin; key < end; key += kPer) {
     const uint8_t* v = blocks[key / kBlockTokens] + half_bytes + ((size_t)(key % kBlockTokens) / kPer * d + column) * 4;
+    const I visible = set1_i(kFloat || key + 1 < end ? -1 : 0xffff);
     I values[D];
-    SF_UNROLL for (int i = 0; i < D; i++) values[i] = load_bytes(v + i * 64);
+    SF_UNROLL for (int i = 0; i < D; i++) values[i] = and_i(load_bytes(v + i * 64), visible);
     SF_UNROLL for (int r = 0; r < R; r++) {
       const int at = r * kSegmentKeys + key;
       SF_UNROLL for (int i = 0; i < D; i++) {
@@ -65,17 +68,17 @@ SF_INLINE void weigh_values(uint8_t* const* blocks, int n_keys, const float* p, 
 }
 
 template <int R, bool kFloat>
-void weigh_segment(uint8_t* const* blocks, int n_keys, const float* p, const uint16_t* high, const uint16_t* low, int d,
-                   size_t half_bytes, float* out) {
+void weigh_segment(uint8_t* const* blocks, int begin, int end, const float* p, const uint16_t* high,
+                   const uint16_t* low, int d, size_t half_bytes, float* out) {
   int c = 0;
-  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, n_keys, p, high, low, d, half_bytes, c, out);
-  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, n_keys, p, high, low, d, half_bytes, c, out);
+  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, p, high, low, d, half_bytes, c, out);
+  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, p, high, low, d, half_bytes, c, out);
 }
 
 constexpr int kRowsAtOnce = SF_ATTENTION_ROWS;
 
 using ScoreFunction = void (*)(uint8_t* const*, int, const uint8_t*, int, float, float*);
-using WeighFunction = void (*)(uint8_t* const*, int, const float*, const uint16_t*, const uint16_t*, int, size_t,
+using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, const uint16_t*, const uint16_t*, int, size_t,
                                float*);
 #if SF_ATTENTION_ROWS == 6
 #define SF_EACH(name, flag) {name<1, flag>, name<2, flag>, name<3, flag>, name<4, flag>, name<5, flag>, name<6, flag>}
@@ -124,6 +127,16 @@ SF_INLINE AttentionScratch carve(uint8_t* p, int d) {
   return s;
 }
 
+// Rows [row, row_end) over keys [begin, end) of the segment.
+SF_INLINE void weigh(const AttentionScratch& s, uint8_t* const* blocks, int row, int row_end, int begin, int end, int d,
+                     bool is_float, size_t half_bytes) {
+  for (int r = row; r < row_end; r += kRowsAtOnce) {
+    const int some = row_end - r < kRowsAtOnce ? row_end - r : kRowsAtOnce, at = r * kSegmentKeys;
+    kWeigh[is_float][some - 1](blocks, begin, end, s.scores + at, s.high + at, s.low + at, d, half_bytes,
+                               s.part + (size_t)r * d);
+  }
+}
+
 SF_INLINE F exp_one(float x) { return exp_f(set1(x)); }
 
 // (m, l, total) of the row's earlier segments with those of this one.
@@ -166,10 +179,14 @@ void attention(const AttentionArgs* a, int token, int n_tokens, int position, co
       soften(s.scores + r * kSegmentKeys, visible < keys ? visible : keys, n_blocks * kBlockTokens, is_float,
              s.high + r * kSegmentKeys, s.low + r * kSegmentKeys, m_part + r, l_part + r);
     }
-    for (int r = 0; r < rows; r += kRowsAtOnce) {
-      const int some = rows - r < kRowsAtOnce ? rows - r : kRowsAtOnce;
-      kWeigh[is_float][some - 1](blocks, keys, s.scores + r * kSegmentKeys, s.high + r * kSegmentKeys,
-                                 s.low + r * kSegmentKeys, d, half_bytes, s.part + (size_t)r * d);
+    // The keys that all rows see, then token by token those that later rows see more. A row's sum stays in key order.
+    const int first_visible = position + 1 - begin;
+    const bool all_equal = n_tokens == 1 || first_visible >= keys;
+    const int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
+    if (shared) weigh(s, blocks, 0, rows, 0, shared, d, is_float, half_bytes);
+    for (int t = 0; t < n_tokens && !all_equal; t++) {
+      const int visible = first_visible + t < keys ? first_visible + t : keys;
+      if (visible > shared) weigh(s, blocks, t * group, (t + 1) * group, shared, visible, d, is_float, half_bytes);
     }
     for (int r = 0; r < rows; r++) {
       if (position + r / group < begin) continue;  // an earlier token of the tile ends before this segment

@@ -15,7 +15,7 @@
 constexpr int kAheadBytes = 1280;
 
 template <int R>
-SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, float* out, int ldo) {
+SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kTileBytesQ4_1;
   const ActBlock* a = (const ActBlock*)act;
@@ -28,20 +28,20 @@ SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, floa
     SF_UNROLL for (int g = 0; g < 4; g++) {
       const I both = load_bytes(p + 64 * g);
       const I low = low_nibbles(both), high = high_nibbles(both);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], low, a->codes[g][r]);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], high, a->codes[4 + g][r]);
+      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], low, a->codes[g][row + r]);
+      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], high, a->codes[4 + g][row + r]);
     }
     const F d = load_f16(p + 256), m = load_f16(p + 288);
     SF_UNROLL for (int r = 0; r < R; r++) {
-      acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[r])), acc[r]);
-      acc[r] = fma(m, set1(a->scaled_sum[r]), acc[r]);
+      acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
+      acc[r] = fma(m, set1(a->scaled_sum[row + r]), acc[r]);
     }
   }
   SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
 }
 
 template <int R>
-SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, float* out, int ldo) {
+SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kTileBytesQ8_0;
   const uint8_t* s = w->scales + (size_t)tile * blocks * kScaleBytesQ8_0;
@@ -51,20 +51,20 @@ SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, floa
   for (int b = 0; b < blocks; b++, p += kTileBytesQ8_0, s += kScaleBytesQ8_0, a++) {
     for (int c = 0; c < kTileBytesQ8_0; c += 64) prefetch(p + kAheadBytes + c);
     I sum[R];
-    SF_UNROLL for (int r = 0; r < R; r++) sum[r] = set1_i(a->offset[r]);
+    SF_UNROLL for (int r = 0; r < R; r++) sum[r] = set1_i(a->offset[row + r]);
     SF_UNROLL for (int g = 0; g < 8; g++) {
       const I codes = load_bytes(p + 64 * g);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], codes, a->codes[g][r]);
+      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], codes, a->codes[g][row + r]);
     }
     const F d = load_f16(s);
-    SF_UNROLL for (int r = 0; r < R; r++) acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[r])), acc[r]);
+    SF_UNROLL for (int r = 0; r < R; r++) acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
   }
   SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
 }
 
 // Float activations. The four sums over k mod 4 hide the latency of the addition when there are few rows.
 template <int R, WeightKind kKind>
-SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, float* out, int ldo) {
+SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kSums = 4, kElement = kKind == kWeightF16 ? 2 : 4;
   const uint8_t* p = w->tiles + (size_t)tile * w->k * kLanes * kElement;
   const float* a = (const float*)act;
@@ -74,24 +74,26 @@ SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, flo
     SF_UNROLL for (int s = 0; s < kSums; s++) {
       const uint8_t* q = p + s * kLanes * kElement;
       const F v = kKind == kWeightF16 ? load_f16(q) : load((const float*)q);
-      SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = fma(v, set1(a[s * kRowGroup + r]), acc[s][r]);
+      SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = fma(v, set1(a[s * kRowGroup + row + r]), acc[s][r]);
     }
   }
   SF_UNROLL for (int r = 0; r < R; r++)
       store(out + (size_t)r * ldo, add(add(acc[0][r], acc[1][r]), add(acc[2][r], acc[3][r])));
 }
 
+// Rows [row, row + R) of the group at `act`.
 template <int R, WeightKind kKind>
-void tile_rows(const MatrixView* w, int tile, const uint8_t* act, float* out, int ldo) {
+void tile_rows(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+  if (SF_GEMM_ROWS == kRowGroup) row = 0;  // a whole group at once: the compiler need not carry an index
   if (kKind == kWeightQ4_1)
-    tile_q4_1<R>(w, tile, act, out, ldo);
+    tile_q4_1<R>(w, tile, act, row, out, ldo);
   else if (kKind == kWeightQ8_0)
-    tile_q8_0<R>(w, tile, act, out, ldo);
+    tile_q8_0<R>(w, tile, act, row, out, ldo);
   else
-    tile_float<R, kKind>(w, tile, act, out, ldo);
+    tile_float<R, kKind>(w, tile, act, row, out, ldo);
 }
 
-using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, float*, int);
+using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float*, int);
 
 #if SF_GEMM_ROWS == 8
 #define SF_ROWS(kind)                                                              \
@@ -112,10 +114,8 @@ void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, 
   for (int t = 0; t < n_tiles; t++)
     for (int r = 0; r < n_rows; r += SF_GEMM_ROWS) {
       const int rows = n_rows - r < SF_GEMM_ROWS ? n_rows - r : SF_GEMM_ROWS;
-      const uint8_t* group = first_group + (size_t)(r / kRowGroup) * group_bytes;
-      // Four bytes per row in every array of a group, int8 or float: a later row is a fixed shift.
-      kTileFunctions[w->kind][rows - 1](w, tile_begin + t, group + r % kRowGroup * 4,
-                                        out + (size_t)r * ldo + t * kLanes, ldo);
+      kTileFunctions[w->kind][rows - 1](w, tile_begin + t, first_group + (size_t)(r / kRowGroup) * group_bytes,
+                                        r % kRowGroup, out + (size_t)r * ldo + t * kLanes, ldo);
     }
 }
 

@@ -20,7 +20,6 @@ struct QkvArgs {
   const float* rope_sin;        // [positions][head_dim], negative at the first dimension of a pair
   const int32_t* positions;     // [tokens]
   const int32_t* write_blocks;  // [tokens] block that holds the token's position
-  const uint8_t* pair_follows;  // [tokens] 1: the next token writes the other half of this token's V pair
   void* q;                      // [tokens][n_heads][head_dim] bf16 or float, as the cache
 };
 

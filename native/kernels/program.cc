@@ -237,7 +237,7 @@ void Program::norm_qkv_rope_write(int layer, const float* norm, int64_t norm_siz
       rope = other->rope;
   op.rope = rope ? rope : expanded;
   op.qkv = QkvArgs{kv,      layer,   n_heads, n_kv_heads, head_dim, style, op.rope.get(), op.rope.get() + size,
-                   nullptr, nullptr, nullptr, nullptr};
+                   nullptr, nullptr, nullptr};
   op.tiles_per_chunk = head_dim / kLanes;  // one head: rotation and cache write need all of it
   op.n_tile_chunks = n_heads + 2 * n_kv_heads;
 }
@@ -326,7 +326,6 @@ void Program::finalize() {
   q_ = arena_.allocate(q_elements * max_tokens_ * sizeof(float));
   write_blocks_ = reinterpret_cast<int32_t*>(arena_.allocate(sizeof(int32_t) * max_tokens_));
   logit_row_ = reinterpret_cast<int32_t*>(arena_.allocate(sizeof(int32_t) * max_tokens_));
-  pair_follows_ = arena_.allocate(max_tokens_);
   workers_.resize(pool_->size());
   for (Worker& w : workers_) {
     w.normed = arena_.allocate(normed);
@@ -342,7 +341,6 @@ void Program::finalize() {
     if (op.kind == Kind::kQkv) {
       op.qkv.q = q_;
       op.qkv.write_blocks = write_blocks_;
-      op.qkv.pair_follows = pair_follows_;
     } else if (op.kind == Kind::kAttention) {
       if (i + 1 == ops_.size() || ops_[i + 1]->kind != Kind::kProj) refuse("proj_residual follows attention");
       op.attention.q = q_;
@@ -422,7 +420,6 @@ void Program::prepare(const Step& step) {
   for (int t = 0; t < step.n_tokens; t++) {
     const int32_t* table = step.block_tables + step.slot_of_row[step.row_of_token[t]] * step.table_stride;
     write_blocks_[t] = table[step.positions[t] / kBlockTokens];
-    pair_follows_[t] = t + 1 < step.n_tokens && step.row_of_token[t + 1] == step.row_of_token[t];
   }
   int written = 0;
   for (int i = 0; i < step.n_logits; i++) logit_row_[i] = step.greedy[i] ? -1 : written++;

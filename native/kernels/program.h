@@ -125,7 +125,6 @@ class Program {
   uint8_t* hidden_act_ = nullptr;  // activation groups: gate/up output
   void* q_ = nullptr;
   int32_t* write_blocks_ = nullptr;
-  uint8_t* pair_follows_ = nullptr;
   int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1
   ActKind attended_kind_ = kActInt8, hidden_act_kind_ = kActInt8;
 

@@ -1,0 +1,222 @@
+"""NumPy truth of every native operation: slow, plain, float64 where the kernels round only by order of summation.
+
+What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values, q, k and v to bfloat16. The
+tests compare every build of the kernels with this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sixfold.executor.native.kernels import Tensor
+
+__all__ = [
+    "ReferenceMatrix",
+    "ReferenceProgram",
+    "attention",
+    "dequantize",
+    "matmul",
+    "quantize_activations",
+    "quantize_weights",
+    "rms_norm",
+    "rotate",
+    "silu",
+    "to_bfloat16",
+]
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
+BLOCK = 32
+"""Values that share a scale."""
+
+
+def dequantize(tensor: Tensor) -> Float32:
+    """[n_rows, k] of a tensor's bytes. Source of the block layouts: the GGUF specification, ggml's block types."""
+    shape = (tensor.n_rows, tensor.k)
+    if tensor.ggml_type == F32:
+        return tensor.data.view(np.float32).reshape(shape).copy()
+    if tensor.ggml_type == F16:
+        return tensor.data.view(np.float16).reshape(shape).astype(np.float32)
+    if tensor.ggml_type == Q8_0:  # d f16, 32 int8
+        blocks = tensor.data.reshape(-1, 34)
+        d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+        return (d * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(shape)
+    if tensor.ggml_type == Q4_1:  # d f16, m f16, 16 bytes: low nibbles are the first 16 values
+        blocks = tensor.data.reshape(-1, 20)
+        d, m = (blocks[:, i : i + 2].copy().view(np.float16).astype(np.float32) for i in (0, 2))
+        codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
+        return (d * codes.astype(np.float32) + m).reshape(shape)
+    raise ValueError(f"tensor type {tensor.ggml_type} has no kernel")
+
+
+def quantize_weights(ggml_type: int, w: Float32) -> Tensor:
+    """The nearest tensor of a type to w [n_rows, k]: for tests that make their own models."""
+    n_rows, k = w.shape
+    if ggml_type == F32:
+        raw = w.astype(np.float32).tobytes()
+    elif ggml_type == F16:
+        raw = w.astype(np.float16).tobytes()
+    else:
+        blocks = w.reshape(-1, BLOCK).astype(np.float32)
+        if ggml_type == Q8_0:
+            d = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16)
+            codes = np.rint(blocks / np.maximum(d.astype(np.float32), 1e-10)).clip(-127, 127).astype(np.int8)
+            packed = np.concatenate([d.view(np.uint8), codes.view(np.uint8)], axis=1)
+        elif ggml_type == Q4_1:
+            low = blocks.min(axis=1, keepdims=True)
+            d = ((blocks.max(axis=1, keepdims=True) - low) / 15).astype(np.float16)
+            m = low.astype(np.float16)
+            scale = np.maximum(d.astype(np.float32), 1e-10)
+            codes4 = np.rint((blocks - m.astype(np.float32)) / scale).clip(0, 15).astype(np.uint8)
+            packed = np.concatenate([d.view(np.uint8), m.view(np.uint8), codes4[:, :16] | codes4[:, 16:] << 4], axis=1)
+        else:
+            raise ValueError(f"tensor type {ggml_type} has no kernel")
+        raw = packed.tobytes()
+    return Tensor(ggml_type, np.frombuffer(raw, np.uint8), n_rows, k)
+
+
+def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
+    """int8 codes [rows, k] and float32 scales amax / 127 [rows, k / 32], bit for bit as the kernels round."""
+    blocks = x.reshape(x.shape[0], -1, BLOCK)
+    amax = np.abs(blocks).max(axis=2)
+    inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax != 0)
+    codes = np.rint(blocks * inverse[:, :, None]).astype(np.int8)
+    return codes.reshape(x.shape), (amax / np.float32(127)).astype(np.float32)
+
+
+def matmul(w: Float32, x: Float32, *, int8: bool) -> Float64:
+    """x [rows, k] times w [n, k] transposed; with `int8` the activations are quantized first."""
+    if not int8:
+        return x.astype(np.float64) @ w.astype(np.float64).T
+    codes, scales = quantize_activations(x)
+    rounded = codes.reshape(x.shape[0], -1, BLOCK).astype(np.float64) * scales.astype(np.float64)[:, :, None]
+    return np.asarray(rounded.reshape(x.shape) @ w.astype(np.float64).T)
+
+
+def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis. Source: arXiv 1910.07467."""
+    wide = x.astype(np.float64)
+    norm = np.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)
+    return np.asarray(wide / norm * weight, np.float32)
+
+
+def silu(x: Float64) -> Float64:
+    """x * sigmoid(x)."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def to_bfloat16(x: npt.NDArray[np.floating]) -> Float32:
+    """The nearest bfloat16 (ties to even), as float32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded)
+
+
+def rotate(x: Float64, cos: Float32, sin: Float32, style: str) -> Float64:
+    """Rotary positions on x [tokens, heads, d] with tables [tokens, d / 2]."""
+    half = x.shape[-1] // 2
+    a, b = (x[..., 0::2], x[..., 1::2]) if style == "interleaved" else (x[..., :half], x[..., half:])
+    c, s = cos[:, None, :].astype(np.float64), sin[:, None, :].astype(np.float64)
+    out = np.empty_like(x)
+    if style == "interleaved":
+        out[..., 0::2], out[..., 1::2] = a * c - b * s, b * c + a * s
+    else:
+        out[..., :half], out[..., half:] = a * c - b * s, b * c + a * s
+    return out
+
+
+def attention(q: Float64, k: Float64, v: Float64, scale: float) -> Float64:
+    """One token's q [n_heads, d] over k and v [keys, n_kv_heads, d]; query head h reads KV head h // group."""
+    group = q.shape[0] // k.shape[1]
+    out = np.empty_like(q)
+    for h in range(q.shape[0]):
+        scores = k[:, h // group] @ q[h] * scale
+        p = np.exp(scores - scores.max())
+        out[h] = p @ v[:, h // group] / p.sum()
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMatrix:
+    """A packed matrix's values, and whether it sees int8 activations."""
+
+    w: Float32
+    int8: bool
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor], *, interleave: bool = False, activations: str = "int8") -> ReferenceMatrix:
+        """As `kernels.pack_matrix`."""
+        parts = [dequantize(t) for t in tensors]
+        types = {t.ggml_type for t in tensors}
+        int8 = activations == "int8" and len(types) == 1 and types <= {Q4_1, Q8_0}
+        if not interleave:
+            return cls(np.concatenate(parts), int8)
+        k = tensors[0].k
+        tiles = np.stack([p.reshape(-1, 16, k) for p in parts], axis=1)
+        return cls(tiles.reshape(-1, k), int8)
+
+    def __call__(self, x: Float32) -> Float64:
+        return matmul(self.w, x, int8=self.int8)
+
+
+@dataclass(slots=True)
+class ReferenceProgram:
+    """The operations of `kernels.Program` on one sequence, whole prompt at once, keeping what flows between them."""
+
+    x: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """[tokens, hidden] residual stream."""
+    q: Float64 = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    k: Float64 = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    v: Float64 = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    a: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    h: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    def embed(self, table: Tensor, token_ids: Sequence[int]) -> None:
+        self.x = dequantize(table)[np.asarray(token_ids)]
+
+    def norm_qkv_rope_write(
+        self,
+        norm: Float32,
+        w: ReferenceMatrix,
+        n_heads: int,
+        n_kv_heads: int,
+        cos: Float32,
+        sin: Float32,
+        style: str,
+        eps: float,
+        *,
+        bfloat16: bool = True,
+    ) -> None:
+        """Tokens are at positions 0, 1, ...; `bfloat16` is the type of the KV cache."""
+        tokens = len(self.x)
+        y = w(rms_norm(self.x, norm, eps)).astype(np.float32).astype(np.float64)
+        y = y.reshape(tokens, n_heads + 2 * n_kv_heads, -1)
+        q, k, self.v = np.split(y, [n_heads, n_heads + n_kv_heads], axis=1)
+        self.q, self.k = (rotate(t, cos[:tokens], sin[:tokens], style) for t in (q, k))
+        if bfloat16:
+            self.q, self.k, self.v = (to_bfloat16(t).astype(np.float64) for t in (self.q, self.k, self.v))
+
+    def attention(self, scale: float) -> None:
+        rows = [attention(self.q[t], self.k[: t + 1], self.v[: t + 1], scale) for t in range(len(self.q))]
+        self.a = np.stack(rows).reshape(len(rows), -1).astype(np.float32)
+
+    def proj_residual(self, w: ReferenceMatrix) -> None:
+        self.x = (self.x + w(self.a)).astype(np.float32)
+
+    def norm_gateup_act(self, norm: Float32, w: ReferenceMatrix, eps: float) -> None:
+        y = w(rms_norm(self.x, norm, eps))
+        tiles = y.reshape(len(y), -1, 2, 16)
+        self.h = (silu(tiles[:, :, 0]) * tiles[:, :, 1]).reshape(len(y), -1).astype(np.float32)
+
+    def down_residual(self, w: ReferenceMatrix) -> None:
+        self.x = (self.x + w(self.h)).astype(np.float32)
+
+    def final_norm_head(self, norm: Float32, w: ReferenceMatrix, eps: float) -> Float64:
+        """Logits [tokens, vocabulary]."""
+        return w(rms_norm(self.x, norm, eps))

@@ -1,0 +1,74 @@
+"""The default model's real weights against a float32 forward pass made elsewhere (tests/golden)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sixfold.executor.native import llama
+from sixfold.executor.native.kernels import ThreadPool
+from sixfold.model_file.gguf import GGUFFile
+from tests.unit.executor.native.tiny_llama import Row, run
+
+pytestmark = pytest.mark.model
+CHUNK = 128
+
+
+class Model:
+    def __init__(self, path: Path, isa: str, activations: str, dtype: str) -> None:
+        self.loaded = llama.load(GGUFFile.open(path), ThreadPool(2, isa), activations=activations)
+        self.program = self.loaded.program(self.loaded.kv_cache(32, dtype), CHUNK)
+        self.tables = np.arange(32, dtype=np.int32)[None]
+
+    def logits(self, ids: list[int], start: int = 0) -> npt.NDArray[np.float32]:
+        """[tokens, vocabulary]"""
+        parts = [
+            run(self.program, self.tables, [Row(ids[a : a + CHUNK], start + a, 0)])[0]
+            for a in range(0, len(ids), CHUNK)
+        ]
+        return np.concatenate(parts)
+
+
+def divergence(case: dict[str, Any], logits: npt.NDArray[np.float32]) -> list[float]:
+    """Per position: sum of p_ref * (log p_ref - log p) over the reference's 20 most likely tokens."""
+    wide = logits[-len(case["top_ids"]) :].astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    logprobs = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    found = []
+    for row, ids, ref in zip(logprobs, case["top_ids"], np.array(case["top_logprobs"]), strict=True):
+        found.append(float((np.exp(ref) * (ref - row[ids])).sum()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("isa", "activations", "dtype", "longest", "allowed"),
+    [
+        ("", "float32", "float32", 64, 2e-5),
+        ("", "float32", "bfloat16", 64, 1e-3),
+        ("", "int8", "bfloat16", 256, 6e-3),
+        ("generic", "int8", "bfloat16", 16, 6e-3),
+    ],
+)
+def test_logits_agree(
+    model_path: Path, golden: dict[str, Any], isa: str, activations: str, dtype: str, longest: int, allowed: float
+) -> None:
+    model = Model(model_path, isa, activations, dtype)
+    cases = [c for c in golden["cases"] if len(c["ids"]) <= longest]
+    found = [x for case in cases for x in divergence(case, model.logits(case["ids"]))]
+    assert len(found) > 20
+    assert abs(np.mean(found)) < allowed
+
+
+def test_greedy_tokens_agree_in_float32(model_path: Path, golden: dict[str, Any]) -> None:
+    model = Model(model_path, "", "float32", "float32")
+    for case in [c for c in golden["cases"] if len(c["ids"]) <= 20][:3]:
+        ids = list(case["ids"])
+        last = model.logits(ids)[-1]
+        for want in case["greedy"]:
+            assert int(last.argmax()) == want
+            last = model.logits([want], len(ids))[-1]
+            ids.append(want)

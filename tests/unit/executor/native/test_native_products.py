@@ -1,0 +1,149 @@
+"""Packing, quantization and matrix products against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sixfold import _native
+from sixfold.executor.native import kernels, reference
+from sixfold.executor.native.kernels import Tensor, ThreadPool
+from sixfold.executor.native.reference import F16, F32, Q4_1, Q8_0, ReferenceMatrix, quantize_weights
+
+TYPES = {"f32": F32, "f16": F16, "q4_1": Q4_1, "q8_0": Q8_0}
+rng = np.random.default_rng(3)
+
+
+def random_tensor(ggml_type: int, n: int, k: int) -> Tensor:
+    return quantize_weights(ggml_type, rng.standard_normal((n, k)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_packing_keeps_every_value(pool: ThreadPool, name: str) -> None:
+    tensors = [
+        random_tensor(TYPES[name], 48, 96),
+        random_tensor(TYPES[name], 16, 96),
+        random_tensor(TYPES[name], 21, 96),
+    ]
+    packed = kernels.pack_matrix(pool, tensors)
+    assert (packed.n, packed.k, packed.kind) == (85, 96, name)
+    np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_interleaving_alternates_tiles_of_16_rows(pool: ThreadPool, name: str) -> None:
+    tensors = [random_tensor(TYPES[name], 32, 64), random_tensor(TYPES[name], 32, 64)]
+    packed = kernels.pack_matrix(pool, tensors, interleave=True)
+    np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors, interleave=True).w)
+
+
+def test_float32_activations_and_mixed_types_store_float32(pool: ThreadPool) -> None:
+    tensors = [random_tensor(Q4_1, 32, 64), random_tensor(Q8_0, 32, 64)]
+    for packed in (kernels.pack_matrix(pool, tensors), kernels.pack_matrix(pool, tensors, activations="float32")):
+        assert packed.kind == "f32"
+        np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
+
+
+def test_every_half_is_converted(pool: ThreadPool) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    tensor = Tensor(F16, halves.view(np.uint8), 1024, 64)
+    packed = kernels.pack_matrix(pool, [tensor]).unpack()
+    np.testing.assert_array_equal(packed.ravel(), halves.view(np.float16).astype(np.float32))
+    finite = np.isfinite(packed)
+    unit = np.eye(64, dtype=np.float32)
+    small = np.where(finite, halves.view(np.float16).reshape(1024, 64), 0).astype(np.float16)
+    product = _native.matmul(pool, kernels.pack_matrix(pool, [quantize_weights(F16, small.astype(np.float32))]), unit)
+    np.testing.assert_array_equal(product.T, small.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (Tensor(2, np.zeros(18, np.uint8), 1, 32), "type 2 has no kernel"),
+        (Tensor(F32, np.zeros(40 * 4, np.uint8), 1, 40), "multiple of 32"),
+        (Tensor(Q8_0, np.zeros(33, np.uint8), 1, 32), "34 bytes, not 33"),
+        (Tensor(F32, np.zeros(0, np.uint8), 0, 32), "at least one row"),
+        (Tensor(F32, np.zeros(0, np.uint8), -1, 32), "at least one row"),
+        (Tensor(F32, np.zeros(0, np.uint8), 1 << 40, 32), "at least one row"),
+    ],
+)
+def test_packing_refuses(pool: ThreadPool, tensor: Tensor, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kernels.pack_matrix(pool, [tensor])
+    with pytest.raises(ValueError, match=words):
+        kernels.pack_embedding(tensor)
+
+
+def test_packing_refuses_sources_that_do_not_fit(pool: ThreadPool) -> None:
+    a = random_tensor(F32, 16, 32)
+    for others, interleave in [
+        ([], False),
+        ([a, random_tensor(F32, 16, 64)], False),
+        ([random_tensor(F32, 9, 32), a], False),
+        ([a, random_tensor(F32, 32, 32)], True),
+        ([random_tensor(F32, 9, 32), random_tensor(F32, 9, 32)], True),
+    ]:
+        with pytest.raises(ValueError):
+            kernels.pack_matrix(pool, others, interleave=interleave)
+
+
+def test_activations_are_quantized_bit_for_bit(pool: ThreadPool) -> None:
+    x = rng.standard_normal((7, 256)).astype(np.float32) * np.float32(10) ** rng.integers(-20, 20, (7, 1)).astype(
+        np.float32
+    )
+    x[0, :32] = 0
+    x[1, :32] = np.arange(32) - 16 + 0.5  # ties
+    x[2, :32] = 3e38
+    x[3, 5] = 1e-44  # subnormal beside normal
+    codes, scales = _native.quantize(pool, x)
+    want_codes, want_scales = reference.quantize_activations(x)
+    np.testing.assert_array_equal(scales, want_scales)
+    np.testing.assert_array_equal(codes, want_codes)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_reaches_the_result(pool: ThreadPool, bad: float) -> None:
+    x = np.ones((3, 64), np.float32)
+    x[1, 40] = bad
+    for name in TYPES:
+        y = _native.matmul(pool, kernels.pack_matrix(pool, [random_tensor(TYPES[name], 16, 64)]), x)
+        assert np.isfinite(y[[0, 2]]).all(), name
+        assert not np.isfinite(y[1]).any(), name
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("k", [32, 96, 576])
+def test_products_match(pool: ThreadPool, name: str, k: int) -> None:
+    tensors = [random_tensor(TYPES[name], 48, k), random_tensor(TYPES[name], 5, k)]
+    x = rng.standard_normal((19, k)).astype(np.float32)
+    got = _native.matmul(pool, kernels.pack_matrix(pool, tensors), x)
+    want = ReferenceMatrix.of(tensors)(x)
+    assert np.abs(got - want).max() < 2e-6 * np.abs(want).max() * k**0.5
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_row_does_not_depend_on_the_rows_beside_it(isa: str, name: str) -> None:
+    pools = [ThreadPool(n, isa) for n in (1, 2, 3)]
+    tensor = random_tensor(TYPES[name], 160, 192)
+    packed = kernels.pack_matrix(pools[1], [tensor])
+    x = rng.standard_normal((33, 192)).astype(np.float32)
+    alone = np.concatenate([_native.matmul(pools[0], packed, x[i : i + 1]) for i in range(len(x))])
+    for n_rows in (2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33):
+        for pool in pools:
+            np.testing.assert_array_equal(_native.matmul(pool, packed, x[-n_rows:]), alone[-n_rows:])
+
+
+def test_largest_codes_do_not_overflow(pool: ThreadPool) -> None:
+    """u8 255 times s8 -127 over the longest sum: saturation or 16-bit overflow would show."""
+    w = np.full((16, 1536), 127.0, np.float32)
+    x = np.full((2, 1536), -1.0, np.float32)
+    for name in ("q8_0", "q4_1"):
+        tensor = quantize_weights(TYPES[name], w if name == "q8_0" else np.tile(np.float32([0, 15]), (16, 768)))
+        got = _native.matmul(pool, kernels.pack_matrix(pool, [tensor]), x)
+        np.testing.assert_allclose(got, ReferenceMatrix.of([tensor])(x), rtol=1e-6)
+
+
+def test_measured_limits_are_positive(pool: ThreadPool) -> None:
+    limits = kernels.measure_limits(pool, 1 << 20)
+    assert limits.bytes_read_per_s > 0
+    assert limits.int8_macs_per_s > 0
