@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
+from sixfold import __version__
 from sixfold.api.call import Call
-from sixfold.api.context import package_version
 from sixfold.api.openapi import document
 
 __all__ = ["live", "metrics", "model", "models", "openapi", "ready", "version"]
@@ -70,7 +70,7 @@ async def ready(call: Call) -> None:
 
 async def version(call: Call) -> None:
     """`GET /version`."""
-    await call.respond(200, msgspec.json.encode(Version(package_version(), call.context.client.build)))
+    await call.respond(200, msgspec.json.encode(Version(__version__, call.context.client.build)))
 
 
 async def metrics(call: Call) -> None:

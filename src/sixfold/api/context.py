@@ -10,15 +10,15 @@ import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any, ParamSpec, TypeVar
 
+from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
 
-__all__ = ["MAX_PREPARING", "ApiContext", "ByteBudget", "package_version"]
+__all__ = ["MAX_PREPARING", "ApiContext", "ByteBudget"]
 
 MAX_PREPARING = 256
 """Generation requests between their first byte and the engine's verdict: beyond it, 429."""
@@ -31,15 +31,6 @@ BODY_BUDGET_FACTOR = 64
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@functools.cache
-def package_version() -> str:
-    """Of the installed package; a source tree that was never installed has none."""
-    try:
-        return metadata.version("sixfold")
-    except metadata.PackageNotFoundError:
-        return "0+source"
 
 
 class ByteBudget:
@@ -79,7 +70,7 @@ class ApiContext:
         self.config = config
         self.metrics = metrics
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
-        self.fingerprint = f"sixfold-{package_version()}-{client.build.replace('/', '-')}"
+        self.fingerprint = f"sixfold-{__version__}-{client.build.replace('/', '-')}"
         self.in_flight = 0
         self.draining = False
         self.generations: set[Any] = set()

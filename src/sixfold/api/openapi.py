@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sixfold.api.context import package_version
+from sixfold import __version__
 from sixfold.api.errors import ErrorEnvelope
 from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
@@ -55,7 +55,7 @@ def document() -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
-            "info": {"title": "Sixfold", "version": package_version(), "license": {"name": "Apache-2.0"}},
+            "info": {"title": "Sixfold", "version": __version__, "license": {"name": "Apache-2.0"}},
             "paths": paths,
             "components": {"schemas": components},
         }

@@ -10,13 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
 
 import pytest
+from tests.e2e.serving import Server
 
 from sixfold.api.server import ApiServer
 from sixfold.config import ApiConfig
+from sixfold.text import Tokenizer, byte_tokenizer
 
-from .fake_engine import FakeEngine
+from .fake_engine import CONTEXT, FakeEngine
 
 
 class Answer(NamedTuple):
@@ -58,12 +61,23 @@ class Answer(NamedTuple):
 
 
 class Target:
-    """A server under test. `fake` is None where the engine is a real one."""
+    """A server under test; `fake` is its engine where that is not a real one."""
 
-    def __init__(self, port: int, model: str, fake: FakeEngine | None = None) -> None:
+    def __init__(self, port: int, model: str, tokenizer: Tokenizer, fake: FakeEngine | None = None) -> None:
         self.port = port
         self.model = model
-        self.fake = fake
+        self.tokenizer = tokenizer
+        self._fake = fake
+
+    @property
+    def submitted(self) -> int | None:
+        """Execution requests so far; None where nobody counts."""
+        return len(self._fake.requests) if self._fake is not None else None
+
+    def token(self, text: str) -> int:
+        """The one token that the text is."""
+        (token_id,) = self.tokenizer.encode(text, parse_control=True, add_bos=False)
+        return token_id
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -144,21 +158,34 @@ def serve() -> Iterator[Callable[..., tuple[Target, LiveServer]]]:
         live = LiveServer(fake, ApiConfig(**config))
         live.start()
         servers.append(live)
-        return Target(live.port, fake.model_name, fake), live
+        return Target(live.port, fake.model_name, fake.tokenizer, fake), live
 
     yield start
     for live in servers:
         live.stop()
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    """One server for the tests of a module that leave nothing behind."""
-    fake = FakeEngine(extra_tokens=(" D", "EF", " G", "HI", " xyz", "abc", "Is it ok"))
-    live = LiveServer(fake, ApiConfig())
-    live.start()
-    yield Target(live.port, fake.model_name, fake)
-    live.stop()
+EXTRA_TOKENS = (" D", "EF", " G", "HI", " xyz", "abc", "Is it ok")
+
+
+@pytest.fixture(scope="session", params=["fake", "scripted"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A server for the tests that leave nothing behind: over the fake engine, and all processes over the scripted
+    executor."""
+    if request.param == "fake":
+        fake = FakeEngine(extra_tokens=EXTRA_TOKENS)
+        live = LiveServer(fake, ApiConfig())
+        live.start()
+        yield Target(live.port, fake.model_name, fake.tokenizer, fake)
+        live.stop()
+        return
+    script = tmp_path_factory.mktemp("scripted") / "script.json"
+    script.write_text(json.dumps({"tokens": EXTRA_TOKENS}))
+    arguments = ("scripted", "--executor", "scripted", "--script", str(script), "--max-model-len", str(CONTEXT))
+    with Server(*arguments) as server:
+        port = urlparse(server.url).port
+        assert port is not None
+        yield Target(port, "scripted", byte_tokenizer(EXTRA_TOKENS))
 
 
 def post_bytes(path: str, document: dict[str, Any], headers: str = "") -> bytes:

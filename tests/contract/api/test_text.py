@@ -73,12 +73,10 @@ def test_O09_every_end_token_ends_the_answer(target: Target, end: str) -> None:
 
 
 def test_stop_token_ids_and_stop_reason(target: Target) -> None:
-    choice = target.chat(
-        script=["abc", " D", " xyz"], stop_token_ids=[target.fake.tokenizer.encode(" D", parse_control=False)[0]]
-    )  # type: ignore[union-attr]
-    document = choice.json["choices"][0]
-    assert document["message"]["content"] == "abc"
-    assert document["stop_reason"] == target.fake.tokenizer.encode(" D", parse_control=False)[0]  # type: ignore[union-attr]
+    stop = target.token(" D")
+    choice = target.chat(script=["abc", " D", " xyz"], stop_token_ids=[stop]).json["choices"][0]
+    assert choice["message"]["content"] == "abc"
+    assert choice["stop_reason"] == stop
     assert target.chat(script=["abc", "Z"], stop="Z").json["choices"][0]["stop_reason"] == "Z"
     assert target.chat(script=["abc"]).json["choices"][0]["stop_reason"] is None
     kept = target.chat(script=["abc", "Z"], stop="Z", include_stop_str_in_output=True).json["choices"][0]
@@ -121,7 +119,7 @@ def test_legacy_logprobs(target: Target) -> None:
     logprobs = target.complete("hi", script=script, logprobs=2).json["choices"][0]["logprobs"]
     assert logprobs["tokens"] == ["abc", "bytes:\\xc3", "bytes:\\xa9", " D"]
     assert logprobs["text_offset"] == [0, 3, 3, 4]
-    assert logprobs["token_logprobs"] == [-0.25] * 4
+    assert all(-1 < value <= 0 for value in logprobs["token_logprobs"])
     assert [len(top) for top in logprobs["top_logprobs"]] == [2] * 4
     none = target.complete("hi", script=script, logprobs=0).json["choices"][0]["logprobs"]
     assert none["top_logprobs"] == [None] * 4
@@ -141,7 +139,9 @@ def test_echo_scores_a_prompt(target: Target, stream: bool) -> None:
     assert choice["text"] == "hey"
     assert choice["finish_reason"] == "length"
     assert choice["logprobs"]["tokens"] == ["h", "e", "y"]
-    assert choice["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]
+    first, *others = choice["logprobs"]["token_logprobs"]
+    assert first is None
+    assert all(-1 < value <= 0 for value in others)
     assert choice["logprobs"]["text_offset"] == [0, 1, 2]
 
 
