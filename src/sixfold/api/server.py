@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 
@@ -40,6 +41,9 @@ async def serve(
         api_server: this process's number.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
+    logging.basicConfig(
+        level=config.log_level.upper(), format=f"%(asctime)s %(levelname)s api {api_server} %(name)s: %(message)s"
+    )
     server = ApiServer(client, config, api_server=api_server)
     await server.run(sockets, on_started)
 
@@ -60,6 +64,7 @@ class ApiServer:
                 lifespan="off",
                 access_log=False,
                 log_config=None,
+                log_level="error",  # its warnings are about bytes that clients send
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
