@@ -12,7 +12,7 @@ import msgspec
 from sixfold.api.answer import collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
-from sixfold.api.decoding import decode
+from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
 from sixfold.api.logprobs import CompletionLogprobs, LegacyLogprobs, Shown
 from sixfold.api.params import Limits, check_ids, execution_requests, sampling_params, text_options, wants_usage
@@ -32,7 +32,7 @@ async def create_completion(call: Call) -> None:
     """Handle one call."""
     context = call.context
     with context.admitted():
-        request, ignored = decode(CompletionRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        request, ignored = await read_request(call, CompletionRequest)
         limits = _limits(request)
         params = sampling_params(request, limits)
         texts, ids = split_prompts(request.prompt)

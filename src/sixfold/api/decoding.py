@@ -10,14 +10,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sixfold.api.call import Call
 from sixfold.api.errors import clip
-from sixfold.api.json_fault import depth_exceeds, find_fault
+from sixfold.api.json_fault import find_fault, nests_too_much
 from sixfold.errors import InvalidRequest
 
-__all__ = ["MAX_JSON_DEPTH", "decode", "field_name"]
+__all__ = ["MAX_JSON_DEPTH", "decode", "field_name", "read_request"]
 
 MAX_JSON_DEPTH = 64
+MAX_JSON_CONTAINERS = 100_000
 MAX_IGNORED_FIELDS = 64
+INLINE_BYTES = 64 << 10
+"""Larger bodies are parsed in a thread: checking and refusing a hostile one takes milliseconds."""
 
 T = TypeVar("T")
 
@@ -28,6 +32,20 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
 _WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
+
+
+async def read_request(call: Call, kind: type[T]) -> tuple[T, list[str]]:
+    """Read the call's body and `decode` it; a large one beside the event loop.
+
+    Raises:
+        NotAllowed, PayloadTooLarge, BodyTimeout, Overloaded, ClientGone: see `Call.read_json`.
+        InvalidRequest: see `decode`.
+    """
+    body = await call.read_json()
+    ignore_unknown = call.context.ignore_unknown
+    if len(body) <= INLINE_BYTES:
+        return decode(kind, body, ignore_unknown=ignore_unknown)
+    return await call.context.in_thread(decode, kind, body, ignore_unknown=ignore_unknown)
 
 
 def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple[T, list[str]]:
@@ -43,9 +61,10 @@ def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple
     Raises:
         InvalidRequest: `param` names the field as far as it is known.
     """
-    if depth_exceeds(body, MAX_JSON_DEPTH):
+    if nests_too_much(body, MAX_JSON_DEPTH, MAX_JSON_CONTAINERS):
         raise InvalidRequest(
-            f"the body nests arrays and objects deeper than {MAX_JSON_DEPTH} levels", code="json_too_deep"
+            f"the body nests deeper than {MAX_JSON_DEPTH} levels, or has over {MAX_JSON_CONTAINERS} arrays and objects",
+            code="json_too_deep",
         )
     try:
         return _decoder(kind).decode(body), []

@@ -1,7 +1,7 @@
 """Where a JSON document is broken: the path of the value at fault, for error messages.
 
 The parser in use says at most a byte offset. A caller wants to know the field, so a refused body is walked once more,
-slowly, by this reader. It runs on refused bodies only.
+slowly, by this reader. It runs on refused bodies only, and gives up after `MAX_VALUES`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Fault", "depth_exceeds", "find_fault"]
+__all__ = ["Fault", "find_fault", "nests_too_much"]
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _STRING = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
 _NUMBER = re.compile(rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+(?![0-9.eE+a-zA-Z-])")
 _WORD = re.compile(rb"(?:true|false|null)(?![0-9a-zA-Z])")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+_BRACKETS = re.compile(rb'(?:[^"\[\]{}]*+"(?:[^"\\]|\\.)*+(?:"|\\?\Z)){0,1000}+[^"\[\]{}]*+([\[\]{}]?)', re.DOTALL)
+"""Everything up to and with the next bracket outside strings, or a thousand strings: other threads get their turn.
+An unfinished string reaches to the end; taken for no string, each of its escaped quotes would start a search to the end."""
+
+
+MAX_VALUES = 100_000
+"""About 0.1 s."""
 
 
 class Fault(NamedTuple):
@@ -27,24 +33,28 @@ class Fault(NamedTuple):
     """In bytes."""
 
 
-def depth_exceeds(body: bytes, limit: int) -> bool:
-    """Whether arrays and objects are nested deeper than `limit`; broken JSON is not looked at more closely."""
-    if body.count(b"[") + body.count(b"{") <= limit:
+def nests_too_much(body: bytes, max_depth: int, max_containers: int) -> bool:
+    """Whether arrays and objects are nested deeper than `max_depth`, or are more than `max_containers`.
+
+    Brackets in strings do not count. Broken JSON is not looked at more closely.
+    """
+    if body.count(b"[") + body.count(b"{") <= max_depth:
         return False
-    depth = 0
-    for match in _TOKENS.finditer(body):
-        first = body[match.start()]
-        if first in b"[{":
+    depth = n_containers = 0
+    for match in _BRACKETS.finditer(body):
+        bracket = match.group(1)
+        if bracket in (b"[", b"{"):
             depth += 1
-            if depth > limit:
+            n_containers += 1
+            if depth > max_depth or n_containers > max_containers:
                 return True
-        elif first in b"]}":
+        elif bracket:
             depth -= 1
     return False
 
 
 def find_fault(body: bytes) -> Fault | None:
-    """The first fault in the document, or None where this reader finds none."""
+    """The first fault in the document, or None where this reader finds none or gives up."""
     return _Reader(body).read()
 
 
@@ -59,7 +69,11 @@ class _Reader:
 
     def read(self) -> Fault | None:
         fault = self._value()
+        left = MAX_VALUES
         while fault is None and self.closers:
+            left -= 1
+            if not left:
+                return None
             fault = self._after_value()
         if fault is not None:
             return fault

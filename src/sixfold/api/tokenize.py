@@ -6,7 +6,7 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.chat import render_prompt, template_messages
-from sixfold.api.decoding import decode
+from sixfold.api.decoding import read_request
 from sixfold.api.params import check_ids
 from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
 from sixfold.errors import InvalidRequest
@@ -33,7 +33,7 @@ async def tokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
     with context.admitted():
-        request, ignored = decode(TokenizeRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        request, ignored = await read_request(call, TokenizeRequest)
         context.check_model(request.model)
         ids = await _ids(call, request)
     tokenizer = context.client.tokenizer
@@ -46,7 +46,7 @@ async def detokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
     with context.admitted():
-        request, ignored = decode(DetokenizeRequest, await call.read_json(), ignore_unknown=context.ignore_unknown)
+        request, ignored = await read_request(call, DetokenizeRequest)
         context.check_model(request.model)
         check_ids(request.tokens, context.client.tokenizer, "tokens")
         text = await context.in_thread(

@@ -79,7 +79,7 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
         f"| `logprobs`, `top_logprobs` | {sampling_params.MAX_LOGPROBS} |",
         f"| `cache_salt` | {schemas.MAX_CACHE_SALT_CHARS} characters |",
         f"| {context.MAX_PREPARING} per API process, then 429 |",
-        f"{decoding.MAX_JSON_DEPTH} levels",
+        f"{decoding.MAX_JSON_DEPTH} levels; {decoding.MAX_JSON_CONTAINERS} arrays and objects",
         f"{config.max_body_bytes >> 20} MiB (`--max-body-bytes`), complete within {body_s}",
         f"{guard.MAX_HEADER_BYTES >> 10} KiB, {guard.MAX_HEADER_FIELDS} fields, complete within {head_s}",
         f"{config.max_connections} per API process (`--max-connections`), idle ones closed after {idle_s}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.api.json_fault import depth_exceeds, find_fault
+from sixfold.api.json_fault import find_fault, nests_too_much
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -63,10 +64,32 @@ def test_paths(body: bytes, path: str | None, offset: int) -> None:
         assert (fault.path, fault.offset) == (path, offset)
 
 
-def test_depth() -> None:
-    assert not depth_exceeds(b"[" * 64 + b"]" * 64, 64)
-    assert depth_exceeds(b"[" * 65 + b"]" * 65, 64)
-    assert depth_exceeds(b'{"a":[' * 33, 64)
-    assert not depth_exceeds(b"[[],[]]" * 100, 64)
-    assert not depth_exceeds(b'["' + b"[{" * 100 + b'\\"[[["]', 64)
-    assert depth_exceeds(b'"' + b"[" * 100, 64)
+def too_much(body: bytes) -> bool:
+    return nests_too_much(body, 64, 1000)
+
+
+def test_nesting() -> None:
+    assert not too_much(b"[" * 64 + b"]" * 64)
+    assert too_much(b"[" * 65 + b"]" * 65)
+    assert too_much(b'{"a":[' * 33)
+    assert not too_much(b"[[],[]]" * 100)
+    assert too_much(b"[]," * 1001)
+    assert not too_much(b"[" + b'["{",[]],' * 300 + b"1]")
+    assert not too_much(b'["' + b"[{" * 100 + b'\\"[[["]')
+    assert not too_much(b"[" + b'"[",' * 5000 + b"[[]]]")
+    assert too_much(b"[" + b'"[",' * 5000 + b"[" * 64)
+    assert not too_much(b'"' + b"[" * 100)
+    assert not too_much(b'"' + b"[" * 100 + b"\\")
+
+
+def test_hostile_documents_take_bounded_time() -> None:
+    started = time.process_time()
+    assert find_fault(b'{"prompt":[' + b"1," * 1_500_000) is None
+    assert find_fault(b"[" + b'"",' * 1_000_000) is None
+    assert find_fault(b'["' + b"\\u0061" * 500_000) is not None
+    assert not too_much(b"[" + b'"",' * 1_000_000 + b"[]," * 100)
+    assert too_much(b"[]," * 1_000_000)
+    assert not too_much(b'"' + b'\\"' * 1_000_000 + b"[" * 100)
+    assert not too_much(b'"' + b'\\"' * 1_000_000 + b"[" * 100 + b"\\")
+    assert not too_much(b"\\" * 2_000_000 + b'"' + b"[" * 100)
+    assert time.process_time() - started < 4
