@@ -18,7 +18,7 @@ _WORD = re.compile(rb"(?:true|false|null)(?![0-9a-zA-Z])")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _BRACKETS = re.compile(rb'(?:[^"\[\]{}]*+"(?:[^"\\]|\\.)*+(?:"|\\?\Z)){0,1000}+[^"\[\]{}]*+([\[\]{}]?)', re.DOTALL)
 """Everything up to and with the next bracket outside strings, or a thousand strings: other threads get their turn.
-An unfinished string reaches to the end; taken for no string, each of its escaped quotes would start a search to the end."""
+An unfinished string reaches to the end: otherwise each of its escaped quotes would start a search of its own."""
 
 
 MAX_VALUES = 100_000
