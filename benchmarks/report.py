@@ -12,13 +12,15 @@ from pathlib import Path
 __all__ = ["ROOT", "header", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
+LOAD_BEFORE = os.getloadavg()[0]
+"""Before the benchmark itself adds to it."""
 
 
 def header() -> str:
-    """One line each: machine, commit, command."""
+    """One line each: machine, commit, command. A load average well above 0 says that the numbers are not to be trusted."""
     cores = len(os.sched_getaffinity(0))
     return (
-        f"machine: {_cpu()}, {cores} cores, Linux {os.uname().release}\n"
+        f"machine: {_cpu()}, {cores} cores, Linux {os.uname().release}, load average before {LOAD_BEFORE:.1f}\n"
         f"commit:  {_commit()}\n"
         f"command: {shlex.join(['python', *sys.argv])}\n"
     )
