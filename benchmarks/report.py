@@ -17,7 +17,7 @@ LOAD_BEFORE = os.getloadavg()[0]
 
 
 def header() -> str:
-    """One line each: machine, commit, command. A load average well above 0 says that the numbers are not to be trusted."""
+    """One line each: machine, commit, command. A load average well above 0 says: do not trust the numbers."""
     cores = len(os.sched_getaffinity(0))
     return (
         f"machine: {_cpu()}, {cores} cores, Linux {os.uname().release}, load average before {LOAD_BEFORE:.1f}\n"
