@@ -146,7 +146,7 @@ class LLM:
         params = params or SamplingParams()
         chat = not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], dict)
         ids = self._chat_ids(prompt) if chat else self._prompt_ids(prompt)  # type: ignore[arg-type]
-        request = execution_request(ids, params, self.text, prompt_param="messages" if chat else "prompt")
+        request = execution_request(ids, params, self.text, prompt_field="messages" if chat else "prompt")
         self.core.add(request)
         running = self._running[request.uid] = _Running(request, params, self.tokenizer)
         try:
@@ -163,11 +163,11 @@ class LLM:
         texts: list[str | None],
         prompts: list[list[int]],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        prompt_param: str,
+        prompt_field: str,
     ) -> list[RequestOutput]:
         each = _per_prompt(params or SamplingParams(), len(prompts))
         requests = [
-            execution_request(i, p, self.text, prompt_param=prompt_param) for i, p in zip(prompts, each, strict=True)
+            execution_request(i, p, self.text, prompt_field=prompt_field) for i, p in zip(prompts, each, strict=True)
         ]
         outputs = {
             r.uid: RequestOutput(t, r.prompt_token_ids, [ChoiceOutput(c) for c in range(r.n)])

@@ -15,10 +15,11 @@ from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
 from sixfold.api.logprobs import CompletionLogprobs, LegacyLogprobs, Shown
-from sixfold.api.params import Limits, check_ids, execution_requests, sampling_params, text_options, wants_usage
+from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
+from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
 from sixfold.sampling_params import SamplingParams

@@ -5,21 +5,18 @@ The order of checks: ranges, model, (the endpoint tokenizes), token ids and leng
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import dataclass
-
-import msgspec
 
 from sixfold.api.context import ApiContext
 from sixfold.api.generation import TextOptions
 from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, GenerationRequest, refuse_unsupported
-from sixfold.errors import ContextLengthExceeded, InvalidRequest
-from sixfold.messages import GenerateRequest, Sampling
+from sixfold.engine.request import execution_request
+from sixfold.errors import InvalidRequest
+from sixfold.messages import GenerateRequest
 from sixfold.sampling_params import SamplingParams
-from sixfold.text.tokenizer import Tokenizer
+from sixfold.text.script import script_ids
 
-__all__ = ["Limits", "check_ids", "execution_requests", "sampling_params", "text_options", "wants_usage"]
+__all__ = ["Limits", "execution_requests", "sampling_params", "text_options", "wants_usage"]
 
 PRIORITY_LIMIT = 2**31
 MAX_SCRIPT = 65536
@@ -97,13 +94,6 @@ def wants_usage(request: GenerationRequest) -> bool:
     return request.stream_options is not None and bool(request.stream_options.include_usage)
 
 
-def check_ids(ids: list[int], tokenizer: Tokenizer, field: str) -> None:
-    """Raises: InvalidRequest: an id is outside the vocabulary."""
-    if ids and not (min(ids) >= 0 and max(ids) < tokenizer.n_vocab):
-        wrong = next(i for i in ids if not 0 <= i < tokenizer.n_vocab)
-        raise InvalidRequest(f"{field}: token id {wrong} is not in [0, {tokenizer.n_vocab})", param=field)
-
-
 def execution_requests(
     context: ApiContext, request: GenerationRequest, params: SamplingParams, limits: Limits, prompts: list[list[int]]
 ) -> list[GenerateRequest]:
@@ -113,51 +103,20 @@ def execution_requests(
         InvalidRequest: a token id does not exist.
         ContextLengthExceeded: a prompt, or a prompt with its `max_tokens`, does not fit.
     """
-    client = context.client
-    sampling = params.resolve(
-        vocab_size=client.tokenizer.n_vocab, end_ids=client.tokenizer.end_ids, default_seed=client.default_seed
-    )
     script = _script(context, request)
-    room = [_room(len(prompt), client.max_model_len, limits) for prompt in prompts]
     return [
-        GenerateRequest(
-            uid=secrets.randbits(63),
-            prompt_token_ids=prompt,
-            n=params.n,
-            max_tokens=max_tokens,
-            sampling=sampling if max_tokens >= sampling.min_tokens else _at_most(sampling, max_tokens),
-            prompt_logprobs=params.prompt_logprobs,
-            priority=request.priority or 0,
-            arrival_s=time.monotonic(),
+        execution_request(
+            prompt,
+            params,
+            context.client,
+            prompt_field=limits.prompt_field,
+            max_tokens_field=limits.max_tokens_field,
             cache_salt=request.cache_salt or "",
+            priority=request.priority or 0,
             script=script,
         )
-        for prompt, max_tokens in zip(prompts, room, strict=True)
+        for prompt in prompts
     ]
-
-
-def _at_most(sampling: Sampling, max_tokens: int) -> Sampling:
-    return msgspec.structs.replace(sampling, min_tokens=max_tokens)
-
-
-def _room(n_prompt: int, max_model_len: int, limits: Limits) -> int:
-    """Tokens to generate."""
-    if n_prompt >= max_model_len:
-        raise ContextLengthExceeded(
-            f"the prompt has {n_prompt} tokens; the model's context is {max_model_len} tokens, and the answer needs at "
-            "least one of them",
-            param=limits.prompt_field,
-        )
-    left = max_model_len - n_prompt
-    if limits.max_tokens is None:
-        return left
-    if limits.max_tokens > left:
-        raise ContextLengthExceeded(
-            f"{n_prompt} prompt tokens and {limits.max_tokens_field} {limits.max_tokens} are "
-            f"{n_prompt + limits.max_tokens} tokens; the model's context is {max_model_len} tokens",
-            param=limits.max_tokens_field,
-        )
-    return limits.max_tokens
 
 
 def _script(context: ApiContext, request: GenerationRequest) -> tuple[int, ...]:
@@ -168,15 +127,7 @@ def _script(context: ApiContext, request: GenerationRequest) -> tuple[int, ...]:
         raise InvalidRequest("script needs a server with --executor scripted", param="script", code="unknown_field")
     if len(request.script) > MAX_SCRIPT:
         raise InvalidRequest(f"script has more than {MAX_SCRIPT} entries", param="script")
-    tokenizer = context.client.tokenizer
-    ids: list[int] = []
-    for entry in request.script:
-        if isinstance(entry, int):
-            ids.append(entry)
-        else:
-            ids += tokenizer.encode(entry, parse_control=True, add_bos=False)
-    check_ids([i for i in ids if i != -1], tokenizer, "script")
-    return tuple(ids)
+    return script_ids(request.script, context.client.tokenizer)
 
 
 def _renamed(error: InvalidRequest, names: dict[str, str]) -> InvalidRequest:

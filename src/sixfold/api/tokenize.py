@@ -7,8 +7,8 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.api.chat import render_prompt, template_messages
 from sixfold.api.decoding import read_request
-from sixfold.api.params import check_ids
 from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
+from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 
 __all__ = ["detokenize", "tokenize"]

@@ -228,7 +228,8 @@ def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:
 
 
 def _scripted_backend(config: Config) -> ScriptedBackend:
-    from sixfold.executor.scripted import ScriptedBackend, script_ids
+    from sixfold.executor.scripted import ScriptedBackend
+    from sixfold.text.script import script_ids
 
     script = load_script(config.executor.script)
     tokenizer = load_text(config).tokenizer

@@ -8,61 +8,102 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
-from sixfold.engine.launch import ModelText
+import msgspec
+
 from sixfold.errors import ContextLengthExceeded, InvalidRequest
 from sixfold.messages import GenerateRequest
 from sixfold.sampling_params import SamplingParams
+from sixfold.text import Tokenizer
 
-__all__ = ["execution_request"]
+__all__ = ["ServedModel", "check_ids", "execution_request"]
+
+
+class ServedModel(Protocol):
+    """What must be known of a model to accept a request for it."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt plus output, in tokens."""
+        ...
+
+    @property
+    def default_seed(self) -> int | None:
+        """For requests without a seed; None draws one for each."""
+        ...
 
 
 def execution_request(
     prompt_token_ids: Sequence[int],
     params: SamplingParams,
-    text: ModelText,
+    model: ServedModel,
     *,
-    prompt_param: str = "prompt",
+    prompt_field: str = "prompt",
+    max_tokens_field: str = "max_tokens",
     cache_salt: str = "",
     priority: int = 0,
     deadline_s: float | None = None,
-    tenant: str = "",
     script: tuple[int, ...] = (),
 ) -> GenerateRequest:
     """Build the execution request for one prompt.
 
     Args:
-        prompt_param: what the caller calls the prompt, for error messages: `prompt`, `messages`.
+        prompt_field, max_tokens_field: what the caller calls them, for error messages.
 
     Raises:
         InvalidRequest: an empty prompt, or a token id outside the vocabulary.
         ContextLengthExceeded: prompt, or prompt plus `max_tokens`, is longer than the model's context.
     """
-    n_prompt, limit = len(prompt_token_ids), text.max_model_len
-    if not n_prompt:
-        raise InvalidRequest(f"{prompt_param} is empty", param=prompt_param)
-    n_vocab = text.tokenizer.n_vocab
-    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= n_vocab:
-        raise InvalidRequest(f"{prompt_param} has a token id outside [0, {n_vocab})", param=prompt_param)
-    wanted = params.max_tokens
-    if n_prompt + (1 if wanted is None else wanted) > limit:
-        asked = "" if wanted is None else f" and max_tokens is {wanted}"
-        raise ContextLengthExceeded(
-            f"the prompt has {n_prompt} tokens{asked}; the model's context is {limit} tokens",
-            param=prompt_param if n_prompt >= limit else "max_tokens",
-            code="context_length_exceeded",
-        )
+    tokenizer = model.tokenizer
+    if not prompt_token_ids:
+        raise InvalidRequest(f"{prompt_field} is empty", param=prompt_field)
+    check_ids(prompt_token_ids, tokenizer, prompt_field)
+    max_tokens = _room(len(prompt_token_ids), model.max_model_len, params.max_tokens, prompt_field, max_tokens_field)
+    sampling = params.resolve(vocab_size=tokenizer.n_vocab, end_ids=tokenizer.end_ids, default_seed=model.default_seed)
+    if sampling.min_tokens > max_tokens:
+        sampling = msgspec.structs.replace(sampling, min_tokens=max_tokens)
     return GenerateRequest(
         uid=secrets.randbits(63),
         prompt_token_ids=list(prompt_token_ids),
         n=params.n,
-        max_tokens=limit - n_prompt if wanted is None else wanted,
-        sampling=params.resolve(vocab_size=n_vocab, end_ids=text.tokenizer.end_ids, default_seed=text.default_seed),
+        max_tokens=max_tokens,
+        sampling=sampling,
         prompt_logprobs=params.prompt_logprobs,
         priority=priority,
         arrival_s=time.monotonic(),
         deadline_s=deadline_s,
         cache_salt=cache_salt,
-        tenant=tenant,
         script=script,
     )
+
+
+def check_ids(ids: Sequence[int], tokenizer: Tokenizer, field: str) -> None:
+    """Raises: InvalidRequest: an id is outside the vocabulary."""
+    if ids and not (min(ids) >= 0 and max(ids) < tokenizer.n_vocab):
+        wrong = next(i for i in ids if not 0 <= i < tokenizer.n_vocab)
+        raise InvalidRequest(f"{field}: token id {wrong} is not in [0, {tokenizer.n_vocab})", param=field)
+
+
+def _room(n_prompt: int, limit: int, max_tokens: int | None, prompt_field: str, max_tokens_field: str) -> int:
+    """Tokens to generate: what was asked for, by default the rest of the context."""
+    if n_prompt >= limit:
+        raise ContextLengthExceeded(
+            f"the prompt has {n_prompt} tokens; the model's context is {limit}, and the answer needs one",
+            param=prompt_field,
+            code="context_length_exceeded",
+        )
+    left = limit - n_prompt
+    if max_tokens is None:
+        return left
+    if max_tokens > left:
+        raise ContextLengthExceeded(
+            f"{n_prompt} prompt tokens and {max_tokens_field} {max_tokens} are {n_prompt + max_tokens} tokens; "
+            f"the model's context is {limit} tokens",
+            param=max_tokens_field,
+            code="context_length_exceeded",
+        )
+    return max_tokens

@@ -13,38 +13,20 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from sixfold.errors import InvalidRequest
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, WorkerFacts
 from sixfold.sampler import Sampler
-from sixfold.text import Tokenizer
+from sixfold.text.script import FAULT
 
-__all__ = ["FAULT", "ScriptedBackend", "script_ids"]
+__all__ = ["ScriptedBackend"]
 
-FAULT = -1
 _HIGH = 40.0  # exp(-40) times any vocabulary is far below one ulp of a probability: the draw is the script's
-
-
-def script_ids(script: Sequence[str | int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """A script's entries as token ids: a text must be exactly one token; `FAULT` stays as it is.
-
-    Raises:
-        InvalidRequest: an entry is not one token of the vocabulary.
-    """
-    ids = []
-    for i, entry in enumerate(script):
-        found = [entry] if isinstance(entry, int) else tokenizer.encode(entry, parse_control=True, add_bos=False)
-        if len(found) != 1 or not FAULT <= found[0] < tokenizer.n_vocab:
-            raise InvalidRequest(f"script[{i}] is not one token of this vocabulary", param=f"script[{i}]")
-        ids += found
-    return tuple(ids)
 
 
 class ScriptedBackend:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from sixfold.errors import InvalidRequest, ProtocolError
+from sixfold.errors import ProtocolError
 from sixfold.executor.in_process import InProcessExecutor
-from sixfold.executor.scripted import FAULT, ScriptedBackend, script_ids
+from sixfold.executor.scripted import ScriptedBackend
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_result, decode_step, encode, pack
 from sixfold.executor.worker import Worker
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, Sampling, SlotAdmit, StepPlan
-from sixfold.text import byte_tokenizer
+from sixfold.text.script import FAULT
 
 END = 256
 
@@ -168,13 +167,3 @@ def test_steps_that_do_not_match_are_refused(step: StepPlan, message: str) -> No
     worker.execute(StepArrays.unpack(pack(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit()]))))
     with pytest.raises(ProtocolError, match=message):
         worker.execute(StepArrays.unpack(pack(step)))
-
-
-def test_script_entries_are_single_tokens() -> None:
-    tokenizer = byte_tokenizer(["abc", " D"])
-    ids = script_ids(["abc", " D", "x", 3, FAULT, "<|im_end|>"], tokenizer)
-    assert [tokenizer.piece(i) if i >= 0 else i for i in ids] == ["abc", " D", "x", "\x03", FAULT, "<|im_end|>"]
-    for bad in (["zz"], [""], [-2], [10**6]):
-        with pytest.raises(InvalidRequest, match=r"script\[0\]"):
-            script_ids(bad, tokenizer)
-    assert np.all(np.array(ids) < tokenizer.n_vocab)

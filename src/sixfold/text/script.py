@@ -1,0 +1,28 @@
+"""What a script of the scripted executor says: texts, token ids, and where to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sixfold.errors import InvalidRequest
+from sixfold.text.tokenizer import Tokenizer
+
+__all__ = ["FAULT", "script_ids"]
+
+FAULT = -1
+"""In a script: the model produces no usable logits here."""
+
+
+def script_ids(script: Sequence[str | int], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens of a script: a text stands for its tokens (control tokens by their literal), a number for itself.
+
+    Raises:
+        InvalidRequest: a text has no token, or a number is neither a token id nor `FAULT`.
+    """
+    ids: list[int] = []
+    for i, entry in enumerate(script):
+        found = [entry] if isinstance(entry, int) else tokenizer.encode(entry, parse_control=True, add_bos=False)
+        if not found or not FAULT <= min(found) <= max(found) < tokenizer.n_vocab:
+            raise InvalidRequest(f"script[{i}] has no token in this vocabulary", param=f"script[{i}]")
+        ids += found
+    return tuple(ids)
