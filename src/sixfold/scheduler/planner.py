@@ -5,8 +5,9 @@ Tokens:
     1. Rows that need one token (*decode*) come first. If they are more than the budget allows, they take turns, the
        least recently served first.
     2. Rows that need many (*prefill*) share what is left: chunks of running prompts, and waiting choices that fit now.
-       Two steps the oldest goes first, two steps the one with the fewest tokens left: a short prompt does not wait
-       behind a long one, and a long one gets at least half of the prefill budget until it is done.
+       Who goes first changes every other step: in turn the policy's choice, the one with the fewest tokens left, the
+       oldest, and again the one with the fewest left. A short prompt does not wait behind a long one, and the oldest
+       gets a quarter of the prefill budget at least (half of it where the policy goes by age), until it is done.
     3. Neither side starves: while there is prefill to do, a quarter of the budget is kept for it (for budgets below 4:
        one token in every other step), and decode has the rest.
 
@@ -21,8 +22,9 @@ per running choice: then nobody is preempted for about a block's worth of steps.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from operator import attrgetter
+from typing import Any
 
 from sixfold.kv_cache import BlockTable, KVCacheManager, Prefix
 from sixfold.scheduler.plan import Plan, Row
@@ -33,11 +35,19 @@ from sixfold.scheduler.slots import SlotTable
 __all__ = ["Planner"]
 
 _by_key = attrgetter("key")
-_by_last_step = attrgetter("last_step_id")
+_by_last_turn = attrgetter("last_turn")
 
 
 def _by_tokens_left(sequence: Sequence) -> tuple[int, int, Key]:
     return sequence.request.urgency, sequence.n_pending, sequence.rank
+
+
+def _by_age(sequence: Sequence) -> tuple[int, int]:
+    return sequence.key[1:]
+
+
+_TURNS: tuple[Callable[[Sequence], Any], ...] = (_by_key, _by_tokens_left, _by_age, _by_tokens_left)
+"""Who goes first among prompts. Each for two steps: with a tiny budget only every other step is for prompts."""
 
 
 class _Draft:
@@ -113,7 +123,7 @@ class Planner:
     def _serve_decode(self, draft: _Draft, sequences: list[Sequence], n_rows_max: int) -> list[Sequence]:
         """One token each, at most `n_rows_max`. Returns those whose turn comes later."""
         if len(sequences) > n_rows_max:
-            sequences = sorted(sequences, key=_by_last_step)
+            sequences = sorted(sequences, key=_by_last_turn)
         rows, preempted, block_size = draft.plan.rows, draft.plan.preempted, self._kv.block_size
         n_rows_before = len(rows)
         later: list[Sequence] = []
@@ -135,8 +145,7 @@ class Planner:
     def _serve_prefill(self, draft: _Draft, running: list[Sequence]) -> None:
         candidates = running + self._admissible(draft, running)
         if len(candidates) > 1:
-            shortest_first = draft.plan.step_id // 2 % 2
-            candidates.sort(key=_by_tokens_left if shortest_first else _by_key)
+            candidates.sort(key=_TURNS[draft.plan.step_id // 2 % len(_TURNS)])
         for sequence in candidates:
             if draft.n_tokens_left == 0:
                 break
@@ -180,12 +189,14 @@ class Planner:
         if n_places <= 0 or draft.plan.preempted:
             return []
         blocks_for = self._kv.blocks_for
-        n_promised = sum(blocks_for(s.n_planned + s.n_pending) - len(s.table.blocks) for s in prefilling)
+        n_promised = sum(blocks_for(s.n_known) - len(s.table.blocks) for s in prefilling)
         n_spare = len(self._running)
         n_blocks = draft.n_blocks_left - n_promised - n_spare
         found: list[Sequence] = []
         for sequence in self._queue:
-            n_needed = blocks_for(sequence.n_pending)
+            if n_blocks <= 0:
+                break
+            n_needed = blocks_for(sequence.n_known)
             if not found:
                 # Worth an exact look. For those behind it the bound without reuse will do: they get theirs as the head.
                 prefix, _ = self._prefix(draft, sequence)

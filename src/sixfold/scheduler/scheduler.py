@@ -116,6 +116,7 @@ class Scheduler:
         """Ends of replayed choices that had nothing left to do; `expire` hands them out."""
         self._next_serial = 0
         self._next_step_id = 0
+        self._next_turn = 0
         self._n_open = 0
         """Choices that have not ended."""
         self._n_queued_tokens = 0
@@ -288,7 +289,7 @@ class Scheduler:
                     row.fork_parent.n_steps_in_flight += 1
                     fork_parents.append(row.fork_parent)
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
-            self._move_on(row, step.step_id)
+            self._move_on(row)
             write_row(step, row)
         self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
@@ -303,14 +304,14 @@ class Scheduler:
             request.has_started = True
             self._counters.prompt_tokens += sequence.n_prompt
             self._n_queued_tokens -= sequence.n_prompt
-        if sequence.choice == 0 and sequence.last_step_id < 0:
+        if sequence.choice == 0 and sequence.last_turn < 0:
             sequence.n_cached = min(row.start, sequence.n_prompt)
             self._counters.cached_tokens += sequence.n_cached
         sequence.state = State.RUNNING
         insort(self._running, sequence, key=_by_rank)
         sequence.slot, sequence.generation = self._slots.take()
 
-    def _move_on(self, row: Row, step_id: int) -> None:
+    def _move_on(self, row: Row) -> None:
         """From here on the row's tokens count as computed, and the one that it draws as known."""
         sequence, end = row.sequence, row.end
         if end == sequence.n_known and sequence.limit:
@@ -320,7 +321,7 @@ class Scheduler:
             row.flags |= PROMPT_LOGPROBS
         sequence.n_planned = end
         sequence.n_steps_in_flight += 1
-        sequence.last_step_id = step_id
+        sequence.last_turn, self._next_turn = self._next_turn, self._next_turn + 1
         if row.start < sequence.n_prompt <= end and sequence.limit:
             self._queue_held(sequence.request, n_max=sequence.request.message.n)
 
@@ -429,7 +430,6 @@ class Scheduler:
         """A preempted choice waits again, at the head of its class, to compute what it knows anew."""
         sequence.incarnation += 1
         sequence.n_computed = sequence.n_planned = 0
-        sequence.n_known = min(len(sequence.token_ids), sequence.target)
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs.clear()
         self._enqueue(sequence)

@@ -54,6 +54,7 @@ class Request:
         "n_unclosed",
         "order",
         "sequences",
+        "stop_ids",
         "uid",
         "urgency",
     )
@@ -66,6 +67,7 @@ class Request:
         """First part of the queue key, made by the policy: smaller runs earlier."""
         self.urgency = urgency
         """Smaller is evicted later."""
+        self.stop_ids = frozenset(message.sampling.stop_token_ids)
         self.sequences: list[Sequence] = []
         self.n_unclosed = 0
         """Choices that are not CLOSED: with the last one the request is forgotten."""
@@ -84,7 +86,7 @@ class Sequence:
         "incarnation",
         "is_tainted",
         "key",
-        "last_step_id",
+        "last_turn",
         "limit",
         "n_cached",
         "n_computed",
@@ -120,7 +122,7 @@ class Sequence:
         """Output tokens after which the choice ends with `length`."""
         self.target = self.n_prompt + max(limit, 1) - 1
         """Positions that are ever computed: the last output token is drawn, but nothing follows it."""
-        self.stop_ids = frozenset(message.sampling.stop_token_ids)
+        self.stop_ids = request.stop_ids
 
         self.table: BlockTable
         """Contents are the KV cache manager's."""
@@ -132,8 +134,8 @@ class Sequence:
         self.n_known = min(len(token_ids), self.target)
         self.n_steps_in_flight = 0
         """Outstanding steps that read or write this sequence's blocks."""
-        self.last_step_id = -1
-        """When it was last served, for taking turns."""
+        self.last_turn = -1
+        """Number of its newest row, counted over all rows of the engine: who has the smallest waits longest."""
 
         self.n_cached = 0
         """Prompt tokens found in the prefix cache at its first admission."""

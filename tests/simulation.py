@@ -1,0 +1,216 @@
+"""The scheduler at work on a fake worker, with the promises checked as its deltas arrive.
+
+`Simulation` is driven by unit tests, by the seeded simulation and by the Hypothesis state machine alike. It knows what
+each request must produce (P2), that each choice ends once (P3), and that nothing is left at the end (P4).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from tests.fake_worker import END_ID, FakeWorker, expected_output
+
+from sixfold.config import SchedulerConfig
+from sixfold.kv_cache import KVCacheManager
+from sixfold.messages import GenerateRequest, Sampling, StepPlan, TokenDelta
+from sixfold.scheduler import Scheduler
+
+EPOCH = 7
+NO_FAULT = -1
+
+Key = tuple[int, int]
+"""(uid, choice)"""
+
+
+def digest_of_three(data: bytes) -> bytes:
+    """A hash function with three values: nearly everything collides."""
+    return bytes([sum(data) % 3])
+
+
+class Simulation:
+    """One engine without a model. Time is a number that the test moves.
+
+    Args:
+        num_blocks, block_size: the pool.
+        config: fields of `SchedulerConfig`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_slots: int = 8,
+        pipeline_depth: int = 2,
+        max_model_len: int = 4096,
+        enable_prefix_caching: bool = True,
+        collides: bool = False,
+        **config: int | str,
+    ) -> None:
+        self.kv = KVCacheManager(
+            num_blocks,
+            block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            hash_key=b"simulation",
+            digest=digest_of_three if collides else None,
+        )
+        self.config = SchedulerConfig(**config)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(
+            self.config,
+            self.kv,
+            max_model_len=max_model_len,
+            engine_epoch=EPOCH,
+            max_slots=max_slots,
+            pipeline_depth=pipeline_depth,
+        )
+        self.worker = FakeWorker(num_blocks, block_size, max_slots, pipeline_depth)
+        self.now_s = 0.0
+        self.requests: dict[int, GenerateRequest] = {}
+        self.outputs: dict[Key, list[int]] = {}
+        self.first_deltas: dict[Key, TokenDelta] = {}
+        self.finishes: dict[Key, str] = {}
+        self.silent: set[Key] = set()
+        """Choices that ended by `finish_at`: no delta may follow."""
+        self.plans: list[StepPlan] = []
+        self._uids = itertools.count(1)
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 8,
+        *,
+        n: int = 1,
+        seed: int = 0,
+        salt: int = 0,
+        fault_at: int = NO_FAULT,
+        stops: bool = False,
+        min_tokens: int = 0,
+        logprobs: int | None = None,
+        **fields: object,
+    ) -> int:
+        """Queue a request and return its uid. `fault_at`: output index at which its logits are NaN."""
+        uid = next(self._uids)
+        stop_token_ids = (END_ID,) if stops else ()
+        request = GenerateRequest(
+            uid=uid,
+            prompt_token_ids=list(prompt),
+            max_tokens=max_tokens,
+            n=n,
+            sampling=Sampling(seed=seed, stop_token_ids=stop_token_ids, min_tokens=min_tokens, logprobs=logprobs),
+            cache_salt=str(salt),
+            script=(salt, fault_at),
+            **fields,  # type: ignore[arg-type]
+        )
+        self.submit_request(request)
+        return uid
+
+    def submit_request(self, request: GenerateRequest) -> None:
+        self.scheduler.add(request, self.now_s)
+        self.requests[request.uid] = request
+        for choice in range(request.n):
+            delivered = request.delivered[choice] if request.delivered else ()
+            self.outputs[request.uid, choice] = list(delivered)
+            self.first_deltas.pop((request.uid, choice), None)
+
+    def abort(self, uid: int) -> None:
+        self._take(self.scheduler.abort(uid))
+
+    def finish_at(self, uid: int, choice: int, n_tokens: int) -> None:
+        self.scheduler.finish_at(uid, choice, n_tokens)
+        if (uid, choice) in self.outputs and (uid, choice) not in self.finishes:
+            self.finishes[uid, choice] = "stop string"
+            self.silent.add((uid, choice))
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._take(self.scheduler.expire(self.now_s))
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def launch(self) -> StepPlan | None:
+        """Plan and submit one step, if there is one."""
+        before = self.scheduler.stats()
+        plan = self.scheduler.plan()
+        again = self.scheduler.plan()
+        assert plan == again and self.scheduler.stats() == before, "planning changes nothing"
+        if plan is None:
+            return None
+        self.kv.reserve(plan)
+        message = self.scheduler.launch(plan)
+        assert message.n_tokens <= self.config.max_num_batched_tokens
+        assert message.n_rows <= self.config.max_num_seqs
+        self.worker.submit(message)
+        self.plans.append(message)
+        return message
+
+    def commit(self) -> None:
+        """Take the oldest step's result."""
+        self._take(self.scheduler.commit(self.worker.collect(), self.now_s))
+
+    def step(self) -> None:
+        """One turn of the engine's loop."""
+        self._take(self.scheduler.expire(self.now_s))
+        while self.launch() is not None:
+            pass
+        if self.scheduler.n_outstanding:
+            self.commit()
+        else:
+            assert not self.scheduler.has_work, "there is work and nothing runs"
+
+    def run(self) -> None:
+        """Until every choice has ended; then all promises are checked."""
+        while self.scheduler.has_work:
+            self.step()
+            self.scheduler.check()
+        self.check_finished()
+
+    def _take(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            key = (delta.uid, delta.choice)
+            assert key not in self.finishes, f"{key} has ended and speaks"
+            output = self.outputs[key]
+            assert delta.first_index == len(output), f"{key}: a gap or an overlap"
+            if key not in self.first_deltas:
+                self.first_deltas[key] = delta
+                self._check_prompt_logprobs(delta)
+            else:
+                assert delta.prompt_logprobs is None and delta.n_cached == 0, "said once"
+            output += delta.token_ids
+            if delta.finish is not None:
+                self.finishes[key] = delta.finish.reason
+
+    def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
+        """With the first token of choice 0, one entry per prompt token but the first; the fake worker numbers them."""
+        request = self.requests[delta.uid]
+        if delta.prompt_logprobs is not None:
+            assert request.prompt_logprobs is not None and delta.choice == 0
+            assert [-entry.logprob for entry in delta.prompt_logprobs] == list(range(1, len(request.prompt_token_ids)))
+        elif request.prompt_logprobs is not None and delta.choice == 0 and not delta.first_index:
+            assert not delta.token_ids, "the prompt's log-probabilities are missing"
+
+    # ---- promises ---------------------------------------------------------------------------------------------------
+
+    def check_outputs(self) -> None:
+        """What has been said so far is what each request says when it is alone."""
+        for uid, request in self.requests.items():
+            for choice in range(request.n):
+                output, finish = self.outputs[uid, choice], self.finishes.get((uid, choice))
+                expected, ending = expected_output(request, choice, self.kv.capacity_tokens)
+                if finish in ("stop", "length", "error"):
+                    assert (output, finish) == (expected, ending), (uid, choice)
+                else:
+                    assert output == expected[: len(output)], (uid, choice)
+
+    def check_finished(self) -> None:
+        """P2, P3, P4, once no work is left."""
+        self.check_outputs()
+        assert self.finishes.keys() == self.outputs.keys(), "every choice ends"
+        assert not self.worker.slots, "the worker still holds a slot"
+        assert self.kv.n_free + self.kv.n_cached == self.kv.num_blocks
+        stats = self.scheduler.stats()
+        assert stats.running == stats.waiting == 0
+        assert sum(stats.finished.values()) >= len(self.finishes)
+        self.scheduler.check()
