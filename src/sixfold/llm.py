@@ -104,6 +104,7 @@ class LLM:
         """Free weights, KV memory and threads. Idempotent."""
         for uid in list(self._running):
             self._abort(uid)
+        self._settle()
         self.core.executor.close()
 
     def generate(
@@ -157,6 +158,7 @@ class LLM:
                     yield delta
         finally:
             self._abort(request.uid)
+            self._settle()
 
     def _run(
         self,
@@ -185,6 +187,7 @@ class LLM:
         finally:
             for uid in outputs:
                 self._abort(uid)
+            self._settle()
         if failure:
             raise RequestFailed(failure)
         return [outputs[r.uid] for r in requests]
@@ -223,12 +226,20 @@ class LLM:
         if self._running.pop(uid, None) is not None:
             self.core.abort(uid)
 
+    def _settle(self) -> None:
+        """After the last request: take back what outstanding steps still hold."""
+        while not self._running and self.core.has_work:
+            self.core.step()
+
     def _prompt_ids(self, prompt: Prompt) -> list[int]:
         return self.tokenizer.encode(prompt, parse_control=True) if isinstance(prompt, str) else list(prompt)
 
     def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
         if self.text.chat_template is None:
             raise InvalidRequest("this model has no chat template; use generate", param="messages")
+        for i, message in enumerate(messages):
+            if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+                raise InvalidRequest("a message needs a role and a content, both texts", param=f"messages[{i}]")
         return self.text.chat_template.render(list(messages))
 
 

@@ -1,0 +1,215 @@
+"""The API process's end of the engine: verdicts, deltas, endings, a lost engine; over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sixfold.config import Config
+from sixfold.engine.client import EngineClient
+from sixfold.engine.launch import load_text, resolve
+from sixfold.errors import EngineDead, NotReady, Overloaded
+from sixfold.messages import (
+    Abort,
+    Admitted,
+    EngineStats,
+    Finish,
+    FinishAt,
+    GenerateRequest,
+    OutputBatch,
+    Rejected,
+    Sampling,
+    TokenDelta,
+    Welcome,
+    WorkerFacts,
+)
+from sixfold.transport import FrameSocket, accept, codecs, listen
+
+FACTS = WorkerFacts(1, 32, 4, 64, "scripted", 0, 0)
+
+
+class Engine:
+    """What the test plays: both channels of the one client, read and written without waiting."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.control: FrameSocket
+        self.outputs: FrameSocket
+
+    async def welcome(self) -> None:
+        for _ in range(2):
+            while (channel := await asyncio.to_thread(accept, self._listener)) is None:
+                pass
+            greeting = codecs.decode_hello((await asyncio.to_thread(channel.receive_one)).body, config_digest="d")
+            setattr(self, greeting.role.removeprefix("api-"), channel)
+        self.tell(Welcome(1, FACTS))
+
+    def tell(self, message: Welcome | Admitted | Rejected | EngineStats) -> None:
+        self.control.send(codecs.CONTROL, codecs.encode(message))
+
+    def emit(self, *deltas: TokenDelta, epoch: int = 1) -> None:
+        self.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(epoch, 0, list(deltas))))
+
+    async def hear(self) -> GenerateRequest | Abort | FinishAt:
+        return codecs.decode_to_engine((await asyncio.to_thread(self.control.receive_one)).body)
+
+    def hang_up(self) -> None:
+        self.control.close()
+        self.outputs.close()
+
+
+Test = Callable[[EngineClient, Engine], Awaitable[None]]
+
+
+def run(tmp_path: Path, test: Test) -> None:
+    async def main() -> None:
+        path = str(tmp_path / "engine.sock")
+        config = resolve(Config.from_flat({"model": "scripted"}))
+        with listen(path) as listener:
+            client, engine = EngineClient(path, config, load_text(config), config_digest="d"), Engine(listener)
+            with pytest.raises(NotReady):
+                await client.submit(request())
+            await asyncio.gather(client.connect(), engine.welcome())
+            assert client.ready and client.engine_epoch == 1 and client.build == "scripted/scripted"
+            try:
+                await asyncio.wait_for(test(client, engine), 10)
+            finally:
+                engine.hang_up()
+                while client.dead is None:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def request(uid: int = 7, n: int = 1) -> GenerateRequest:
+    return GenerateRequest(uid=uid, prompt_token_ids=[1], max_tokens=4, sampling=Sampling(seed=1), n=n)
+
+
+def delta(first: int, *ids: int, uid: int = 7, choice: int = 0, finish: Finish | None = None) -> TokenDelta:
+    return TokenDelta(uid=uid, choice=choice, first_index=first, token_ids=list(ids), finish=finish)
+
+
+async def admitted(client: EngineClient, engine: Engine, wanted: GenerateRequest):  # type: ignore[no-untyped-def]
+    submitting = asyncio.ensure_future(client.submit(wanted))
+    assert await engine.hear() == wanted
+    assert not submitting.done()
+    engine.tell(Admitted(wanted.uid))
+    return await submitting
+
+
+def test_deltas_come_out_in_order_and_end_with_the_last_choice(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request(n=2))
+        engine.emit(delta(0, 5), delta(0, 6, choice=1), delta(0, 9, uid=8))
+        engine.emit(delta(1, 7, finish=Finish("stop")))
+        engine.emit(delta(9, 9), epoch=0)
+        engine.emit(delta(1, 8, choice=1, finish=Finish("length")))
+        got = [d for deltas in [item async for item in handle] for d in deltas]
+        assert [(d.choice, d.token_ids) for d in got] == [(0, [5]), (1, [6]), (0, [7]), (1, [8])]
+        handle.abort()  # after the end there is nothing to say
+        engine.tell(EngineStats(steps=3))
+        while client.stats.steps != 3:
+            await asyncio.sleep(0.01)
+        assert engine.control.receive() == []
+
+    run(tmp_path, test)
+
+
+def test_a_refusal_is_the_exception_that_it_was_in_the_engine(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        submitting = asyncio.ensure_future(client.submit(request()))
+        await engine.hear()
+        engine.tell(Rejected(7, "Overloaded", "the queue is full", code="queue_full", retry_after_s=2.5))
+        with pytest.raises(Overloaded) as refused:
+            await submitting
+        assert (refused.value.message, refused.value.retry_after_s) == ("the queue is full", 2.5)
+
+    run(tmp_path, test)
+
+
+def test_abort_is_sent_once_and_ends_the_reader(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        reading = asyncio.ensure_future(anext(aiter(handle), None))
+        await asyncio.sleep(0)
+        handle.abort()
+        handle.abort()
+        assert await reading is None
+        assert await engine.hear() == Abort(7)
+        engine.emit(delta(0, 5))  # was under way
+        await asyncio.sleep(0.05)
+        assert engine.control.receive() == [] and client.dead is None
+
+    run(tmp_path, test)
+
+
+def test_a_cancelled_submission_is_aborted(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        submitting = asyncio.ensure_future(client.submit(request()))
+        await engine.hear()
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        assert await engine.hear() == Abort(7)
+
+    run(tmp_path, test)
+
+
+def test_finish_at_ends_the_choice_here_at_once(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        engine.emit(delta(0, 5, 6))
+        async for deltas in handle:
+            assert deltas[0].token_ids == [5, 6]
+            handle.finish_at(0, 1)
+            handle.finish_at(0, 1)
+        assert await engine.hear() == FinishAt(7, 0, 1)
+        engine.emit(delta(2, 7, finish=Finish("stop")))
+        await asyncio.sleep(0.05)
+        assert engine.control.receive() == [] and client.dead is None
+
+    run(tmp_path, test)
+
+
+def test_a_token_before_the_verdict_is_a_verdict(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        submitting = asyncio.ensure_future(client.submit(request()))
+        await engine.hear()
+        engine.emit(delta(0, 5, finish=Finish("length")))
+        handle = await submitting
+        engine.tell(Admitted(7))
+        assert [d.token_ids async for deltas in handle for d in deltas] == [[5]]
+
+    run(tmp_path, test)
+
+
+def test_a_lost_engine_fails_what_is_open_after_what_had_come(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        engine.emit(delta(0, 5))
+        await asyncio.sleep(0.05)
+        engine.hang_up()
+        got = []
+        with pytest.raises(EngineDead):
+            async for deltas in handle:
+                got += [d.token_ids for d in deltas]
+        assert got == [[5]] and not client.ready
+        with pytest.raises(EngineDead):
+            await client.submit(request(uid=9))
+
+    run(tmp_path, test)
+
+
+def test_bytes_that_are_no_frame_end_the_connection(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        engine.outputs.sock.sendall(b"\xff" * 64)
+        with pytest.raises(EngineDead):
+            async for _ in handle:
+                pass
+
+    run(tmp_path, test)

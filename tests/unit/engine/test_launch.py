@@ -1,0 +1,67 @@
+"""From a configuration to resolved figures and parts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sixfold.config import Config
+from sixfold.engine.launch import in_process, load_text, parse_bytes, read_run_files, resolve, write_run_files
+from sixfold.errors import ConfigError, InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [("1", 1), ("2k", 2048), ("512MiB", 512 << 20), ("1.5G", 3 << 29), ("2gb", 2 << 30), (" 1T ", 1 << 40)],
+)
+def test_sizes(text: str, n_bytes: int) -> None:
+    assert parse_bytes(text) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1X", "1e30", "nan", "G", "inf"])
+def test_what_is_no_size_names_the_flag(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_bytes(text)
+    assert refused.value.param == "--kv-cache-memory"
+
+
+def test_resolved_values_are_figures() -> None:
+    config = resolve(Config.from_flat({"model": "scripted", "max_num_seqs": 3}))
+    assert config.executor.executor == "scripted"
+    assert config.model.served_model_name == "scripted"
+    assert config.model.max_model_len == 2048
+    assert config.scheduler.max_queued_requests == 12
+    assert config.executor.threads == len(os.sched_getaffinity(0))
+    assert resolve(config) == config
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the model's context is 2048"):
+        resolve(Config.from_flat({"model": "scripted", "max_model_len": 4096}))
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"tokens": 3}', '{"other": []}'])
+def test_a_script_file_that_cannot_be_used_names_the_flag(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        load_text(resolve(Config.from_flat({"model": "scripted", "script": str(path)})))
+    assert refused.value.param == "--script"
+
+
+def test_a_script_entry_without_a_token_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    path.write_text('{"script": ["ok", ""]}')
+    with pytest.raises(InvalidRequest, match=r"script\[1\]"):
+        in_process(Config.from_flat({"model": "scripted", "script": str(path)}))
+
+
+def test_run_files_round_trip_and_are_private(tmp_path: Path) -> None:
+    config = resolve(Config.from_flat({"model": "scripted", "seed": 4, "port": 0}))
+    written = write_run_files(str(tmp_path), config, epoch=3)
+    assert read_run_files(str(tmp_path)) == written
+    assert written.config == config and written.epoch == 3
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,123 @@
+"""`LLM` over the scripted backend: all six components in one process, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sixfold import LLM, SamplingParams
+from sixfold.errors import ConfigError, ContextLengthExceeded, InvalidRequest, RequestFailed
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
+
+
+@pytest.fixture
+def llm() -> Iterator[LLM]:
+    with LLM("scripted") as llm:
+        yield llm
+        llm.core.check()
+        stats = llm.core.stats()
+        assert not llm.core.has_work and stats.blocks_free + stats.blocks_cached == stats.blocks_total
+
+
+def test_one_text_a_list_and_token_ids(llm: LLM) -> None:
+    text = llm.generate("abc", GREEDY)[0]
+    assert (text.prompt, text.prompt_token_ids) == ("abc", [97, 98, 99])
+    choice = text.outputs[0]
+    assert len(choice.token_ids) == 12 and choice.finish_reason == "length"
+    assert choice.text == llm.tokenizer.decode(choice.token_ids)
+    for prompts in (["abc", "abc"], [[97, 98, 99]] * 2, [97, 98, 99]):
+        for output in llm.generate(prompts, GREEDY):
+            assert output.outputs[0].token_ids == choice.token_ids
+
+
+def test_more_prompts_than_the_queue_holds(llm: LLM) -> None:
+    prompts = [f"prompt {i}" for i in range(700)]
+    outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=2))
+    assert [o.prompt for o in outputs] == prompts
+    assert all(len(o.outputs[0].token_ids) == 2 for o in outputs)
+
+
+def test_chat_and_conversations(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    [one] = llm.chat(messages, GREEDY)
+    both = llm.chat([messages, messages], [GREEDY, GREEDY])
+    assert [o.outputs[0].token_ids for o in both] == [one.outputs[0].token_ids] * 2
+    assert llm.tokenizer.control["<|im_start|>"] in one.prompt_token_ids
+
+
+def test_streaming_equals_generating(llm: LLM) -> None:
+    deltas = list(llm.stream("abc", GREEDY))
+    assert "".join(d.text for d in deltas) == llm.generate("abc", GREEDY)[0].outputs[0].text
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_closing_a_stream_aborts_it(llm: LLM) -> None:
+    stream = llm.stream("abc", SamplingParams(max_tokens=1000))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    llm.generate("x", GREEDY)
+    assert llm.core.stats().finished["abort"] == 1
+
+
+def test_seeds_choices_and_logprobs(llm: LLM) -> None:
+    params = SamplingParams(seed=3, n=3, max_tokens=6, logprobs=2, prompt_logprobs=1)
+    one, two = llm.generate(["abcdefgh", "abcdefgh"], params)
+    assert [c.token_ids for c in one.outputs] == [c.token_ids for c in two.outputs]
+    assert len({tuple(c.token_ids) for c in one.outputs}) == 3
+    for choice in one.outputs:
+        assert choice.logprobs is not None and len(choice.logprobs) == 6
+    assert one.prompt_logprobs is not None and len(one.prompt_logprobs) == 7
+
+
+def test_stop_strings_and_usage(tmp_path: Path) -> None:
+    script = tmp_path / "s.json"
+    script.write_text('{"tokens": ["ab", "cd"], "script": ["x", "ab", "cd", "y"]}')
+    with LLM("scripted", script=str(script)) as llm:
+        [output] = llm.generate("p", SamplingParams(temperature=0.0, stop=("bc",)))
+        choice = output.outputs[0]
+        assert (choice.text, choice.finish_reason, choice.stop_reason) == ("xa", "stop", "bc")
+        assert len(choice.token_ids) == 3
+        [output] = llm.generate("p", SamplingParams(temperature=0.0))
+        assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("xabcdy", "stop")
+        assert not llm.core.has_work
+
+
+def test_a_failed_request_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "s.json"
+    script.write_text('{"script": ["x", -1]}')
+    with LLM("scripted", script=str(script)) as llm:
+        with pytest.raises(RequestFailed, match="no usable logits"):
+            llm.generate("p", GREEDY)
+        with pytest.raises(RequestFailed):
+            list(llm.stream("p", GREEDY))
+        llm.core.check()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda llm: llm.generate(""), InvalidRequest),
+        (lambda llm: llm.generate(["a", ""]), InvalidRequest),
+        (lambda llm: llm.generate([[10**6]]), InvalidRequest),
+        (lambda llm: llm.generate("a" * 3000), ContextLengthExceeded),
+        (lambda llm: llm.generate("a", SamplingParams(max_tokens=5000)), ContextLengthExceeded),
+        (lambda llm: llm.generate(["a", "b"], [GREEDY]), InvalidRequest),
+        (lambda llm: llm.chat([{"role": "user"}]), InvalidRequest),
+        (lambda llm: llm.generate("a", SamplingParams(stop_token_ids=(10**6,))), InvalidRequest),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(llm: LLM, call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call(llm)
+    assert llm.core.stats().steps == 0
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_seqs"):
+        LLM("scripted", max_seqs=3)
+    with pytest.raises(ConfigError, match="--max-num-seqs"):
+        LLM("scripted", max_num_seqs=0)
