@@ -46,7 +46,9 @@ def expected_output(request: GenerateRequest, choice: int, capacity_tokens: int)
     """(all output tokens, finish reason) of a choice that nobody disturbs; the prompt fits."""
     salt, fault_at = request.script
     limit = min(request.max_tokens, capacity_tokens - len(request.prompt_token_ids) + 1)
-    tokens, tags, output = list(request.prompt_token_ids), [], []
+    tokens = list(request.prompt_token_ids)
+    tags: list[int] = []
+    output: list[int] = []
     while len(output) < limit:
         if len(output) == fault_at:
             return output, "error"

@@ -137,6 +137,16 @@ def test_the_newest_loses_its_place_and_never_an_older_one() -> None:
     assert sim.scheduler.stats().preemptions == 1
 
 
+@pytest.mark.parametrize("num_blocks", range(8, 14))
+def test_an_older_choice_keeps_its_place_even_when_it_has_no_row_in_the_step(num_blocks: int) -> None:
+    sim = Simulation(num_blocks=num_blocks, pipeline_depth=1, max_num_batched_tokens=1, enable_prefix_caching=False)
+    sim.add(range(8), 20)
+    sim.add(range(50, 54), 40)
+    sim.run()
+    resumed = {admit.token_ids[0] for plan in sim.plans for admit in plan.admits if admit.incarnation}
+    assert resumed <= {50}
+
+
 def test_priority_decides_who_loses_its_place() -> None:
     sim = Simulation(num_blocks=9, pipeline_depth=1, scheduling_policy="priority", enable_prefix_caching=False)
     careless = sim.add(range(8), 20, priority=5)
