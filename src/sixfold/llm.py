@@ -73,10 +73,6 @@ class _Running:
         )
         self.deltas: list[ChoiceDelta] = []
 
-    def take(self) -> list[ChoiceDelta]:
-        deltas, self.deltas = self.deltas, []
-        return deltas
-
 
 class LLM:
     """A model, ready to generate.
@@ -181,14 +177,14 @@ class LLM:
             with self._lock:
                 self.core.add(request)
                 self._running[request.uid] = running
-            while True:
-                for delta in running.take():
+            has_ended = False
+            while not has_ended:
+                self._advance(running)
+                deltas, has_ended = self._take(running)
+                for delta in deltas:
                     if delta.error:
                         raise RequestFailed(delta.error)
                     yield delta
-                if running.processor.done:
-                    return
-                self._advance(running)
         finally:
             self._leave([request.uid])
 
@@ -215,10 +211,11 @@ class LLM:
                 self._admit(pending, open_)
                 self._advance(next(iter(open_.values()), None))
                 for uid, running in list(open_.items()):
-                    for delta in running.take():
+                    deltas, has_ended = self._take(running)
+                    for delta in deltas:
                         _collect(outputs[uid], delta)
                         failure = failure or delta.error
-                    if running.processor.done:
+                    if has_ended:
                         del open_[uid]
         finally:
             self._leave(list(open_))
@@ -240,6 +237,12 @@ class LLM:
                 running = _Running(request, params, self.tokenizer)
                 self._running[request.uid] = open_[request.uid] = running
                 pending.popleft()
+
+    def _take(self, running: _Running) -> tuple[list[ChoiceDelta], bool]:
+        """What has come of a request, and whether that was the last of it."""
+        with self._lock:
+            deltas, running.deltas = running.deltas, []
+            return deltas, running.processor.done
 
     def _advance(self, running: _Running | None) -> None:
         """Turn the engine once, unless somebody else's turn has brought `running` something meanwhile."""
