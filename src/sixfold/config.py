@@ -43,7 +43,9 @@ class ModelConfig:
 
     model: str = setting("smollm2", "known name (see `sixfold list`), path of a .gguf file, or `scripted`")
     served_model_name: str = setting("", "name in the API; default: the model as given")
-    max_model_len: int = setting(0, "longest prompt plus output in tokens; 0: the model's own context", low=0)
+    max_model_len: int = setting(
+        0, "longest prompt plus output in tokens; 0: the model's own context, at most 131072", low=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
