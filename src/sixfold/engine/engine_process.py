@@ -279,7 +279,7 @@ def _descriptor(channel: object) -> int:
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
     run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
-    become_child("engine", life_fd)
+    become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
     try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config
+from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
 from sixfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -274,24 +274,6 @@ def _blocks_for(config: Config, context: int, bytes_per_block: int) -> int:
         return max(1, parse_bytes(config.cache.kv_cache_memory) // bytes_per_block)
     useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)
     return max(1, min(useful, _memory_available() // 4 // bytes_per_block))
-
-
-def parse_bytes(text: str) -> int:
-    """`2G`, `512MiB`, `1000000` -> bytes (powers of 1024).
-
-    Raises:
-        ConfigError: not a size.
-    """
-    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:] in "kmgt" else ""
-    try:
-        value = float(number.removesuffix(unit) if unit else number)
-        if not 0 < value < 2**50:
-            raise ValueError
-    except ValueError:
-        raise ConfigError(f"--kv-cache-memory {text!r} is not a size like 2G", param="--kv-cache-memory") from None
-    return int(value * (1 << units[unit]))
 
 
 def _memory_available() -> int:
