@@ -69,7 +69,7 @@ def test_a_value_out_of_range_names_its_origin(tmp_path: Path) -> None:
         resolve({}, path, {})
     with pytest.raises(ConfigError) as caught:
         resolve({"port": 70000}, environment={})
-    assert caught.value.message == "--port is at most 65535"
+    assert caught.value.message == "--port is 70000; it must be between 0 and 65535"
 
 
 @pytest.mark.parametrize(
