@@ -5,12 +5,6 @@
 // not depend on how many rows share the step. Weights are unsigned and sit in registers, activations are signed and
 // are broadcast from memory: no sign fix-ups and no shuffles.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define SF_UNROLL _Pragma("GCC unroll 32")
-#else
-#define SF_UNROLL _Pragma("unroll")
-#endif
-
 // How far ahead of its use a streamed weight is fetched, in bytes: about a memory latency at full bandwidth.
 constexpr int kAheadBytes = 2560;
 
