@@ -1,7 +1,7 @@
 """Writes GGUF files (version 3, little endian): the layout that gguf.py reads, written down in the other direction.
 
-For synthetic models and for tests. The head of a file needs names, types and shapes only; the bytes of a tensor are made
-when its turn comes, so a file may be larger than memory.
+For synthetic models and for tests. The head of a file needs names, types and shapes only; the bytes of a tensor are
+made when its turn comes, so a file may be larger than memory.
 """
 
 from __future__ import annotations
