@@ -136,7 +136,7 @@ def encode(metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> by
     return b"".join(piece if isinstance(piece, bytes) else piece.tobytes() for piece in pieces(metadata, tensors))
 
 
-def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Path:
+def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> Path:
     """Write a file; `path` appears when it is complete. Takes the place of a file that is there already.
 
     Raises:
