@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sixfold.model_file.tensor_types import TENSOR_TYPES
 
-__all__ = ["NewTensor", "TensorBytes", "Typed", "encode", "write"]
+__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "write"]
 
 ALIGNMENT = 32
 """Of tensors, as GGUF has it where `general.alignment` does not say otherwise."""
@@ -35,6 +35,10 @@ class Typed:
 
     kind: int
     raw: bytes
+
+
+NO_STRINGS = Typed(9, struct.pack("<IQ", 8, 0))
+"""An empty array of strings: an empty list does not tell what it is empty of."""
 
 
 @dataclass(frozen=True, slots=True)
