@@ -10,7 +10,7 @@ executor).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sixfold.errors import InvalidRequest
@@ -40,6 +40,9 @@ class Tokenizer:
         bos_id: int | None = None,
         adds_bos: bool = False,
         eos_id: int | None = None,
+        strips_after: Collection[str] = (),
+        adds_space: bool = False,
+        own_text_ids: Iterable[int] = (),
     ) -> None:
         """
         Args:
@@ -50,6 +53,10 @@ class Tokenizer:
             bos_id: first id of a sequence, for models that want one.
             adds_bos: whether this model wants it.
             eos_id: the one end id to show where only one can be shown.
+            strips_after: literals of control tokens that swallow the blanks behind them.
+            adds_space: the encoder puts a blank in front of a text, and of what follows a control or user-defined
+                token. Decoding takes it away again.
+            own_text_ids: the user-defined tokens; they matter where blanks are added.
         """
         self.token_bytes = token_bytes
         self.control: Mapping[str, int] = dict(control)
@@ -59,7 +66,9 @@ class Tokenizer:
         self.adds_bos = adds_bos and bos_id is not None
         self.eos_id = eos_id
         self._encoder = encoder
-        self.control_literals = LiteralSplitter(self.control)
+        self.adds_space = adds_space
+        self._space_follows = self.control_ids.union(own_text_ids)
+        self.control_literals = LiteralSplitter(self.control, strips_after=strips_after)
 
     @property
     def n_vocab(self) -> int:
@@ -112,12 +121,37 @@ class Tokenizer:
         if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The full decode: bytes of all ids joined, invalid UTF-8 replaced by U+FFFD. Ids outside the vocabulary are
         an IndexError: they must have been refused before.
+
+        Args:
+            ids: of a whole text, or of a piece that begins where the encoder would begin.
+            skip_special: control tokens have no text.
+            continues: the ids go on with a text, as a model's output does: all their blanks are their own. Without it
+                the blanks that the encoder of some vocabularies adds are taken away, so that this undoes `encode`.
         """
-        table, control = self.token_bytes, self.control_ids if skip_special else frozenset()
-        return b"".join([table[token] for token in ids if token not in control]).decode("utf-8", "replace")
+        if self.adds_space and not continues:
+            pieces = self._without_added_spaces(ids, skip_special=skip_special)
+        else:
+            table, control = self.token_bytes, self.control_ids if skip_special else frozenset()
+            pieces = [table[token] for token in ids if token not in control]
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def _without_added_spaces(self, ids: Iterable[int], *, skip_special: bool) -> list[bytes]:
+        pieces: list[bytes] = []
+        added = True
+        for token in ids:
+            piece = self.token_bytes[token]
+            if token in self._space_follows:
+                added = True
+                if skip_special and token in self.control_ids:
+                    continue
+            elif added:
+                piece = piece.removeprefix(b" ")
+                added = False
+            pieces.append(piece)
+        return pieces
 
     def is_control(self, token: int) -> bool:
         """Whether the id is a control token."""
