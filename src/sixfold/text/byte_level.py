@@ -58,7 +58,7 @@ class ByteLevelBPE:
             library.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in own_text])
         self._library = library
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
         # The batch calls release the GIL; `encode` holds it, 0.7 s for 1 MB of text.
         return [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
 

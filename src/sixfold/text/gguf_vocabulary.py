@@ -116,8 +116,7 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
         adds_bos=file.flag("tokenizer.ggml.add_bos_token", True),
         eos_id=_optional_id(file, "eos_token_id", n_tokens),
         strips_after=strips_after,
-        adds_space=adds_space,
-        own_text_ids=tokens.own_text,
+        space_after=tokens.verbatim if adds_space else None,
     )
 
 

@@ -13,8 +13,8 @@ _BLANKS = re.compile(r"[ \t\n\v\f\r]*")
 class LiteralSplitter:
     """Cuts a text at known literals: the leftmost first, and of those that begin at one place the longest.
 
-    A vocabulary can hold thousands of such literals. They share a few beginnings of two characters, and after each a few
-    lengths, so a literal is looked up by (beginning, length) and the cost of a text does not grow with their number.
+    A vocabulary can hold thousands of such literals. They share a few beginnings of two characters, and each of these a
+    few lengths, so a literal is looked up by (beginning, length): the cost of a text does not grow with their number.
     """
 
     def __init__(self, literals: Mapping[str, int], *, strips_after: Collection[str] = ()) -> None:

@@ -69,7 +69,7 @@ class SpmEncoder:
         self._own_text = own_text
         self._adds_space = adds_space
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
         cut = [self._own_text.split(text) for text in texts]
         plain = [part.encode() for parts in cut for part in parts if isinstance(part, str)]
         encoded = iter(self._vocabulary.encode_batch(plain, self._adds_space))
