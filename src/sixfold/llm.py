@@ -76,7 +76,7 @@ class LLM:
         [answer] = llm.chat([{"role": "user", "content": "Hello"}])
 
     Args:
-        model: a known name or the path of a model file.
+        model: a known name, `org/name` that was pulled, or the path of a .gguf file or of a Hugging Face folder.
         settings: fields of `sixfold.config`, by name (`max_num_seqs=8`).
 
     Raises:
