@@ -165,16 +165,14 @@ def load_text(config: Config) -> ModelText:
     Raises:
         ModelFileError: the file has no usable tokenizer.
     """
-    from sixfold.model_file import GGUFFile
-    from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, gguf_tokenizer
+    from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, load_text_files
 
     if config.model.model == SCRIPTED_MODEL:
         tokenizer = byte_tokenizer(load_script(config.executor.script).tokens)
         template: ChatTemplate | None = ChatTemplate(CHATML, tokenizer)
     else:
-        file = GGUFFile.open(config.model.model)
-        tokenizer = gguf_tokenizer(file)
-        template = ChatTemplate.of_file(file, tokenizer)
+        files = load_text_files(Path(config.model.model))
+        tokenizer, template = files.tokenizer, files.chat_template
     return ModelText(
         config.model.served_model_name, tokenizer, template, config.model.max_model_len, config.seed or None
     )
