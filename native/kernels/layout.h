@@ -49,7 +49,9 @@ constexpr int kTileBytesQ4_1 = 320;
 constexpr int kTileBytesQ8_0 = 512;
 constexpr int kScaleBytesQ8_0 = 32;
 
-static inline ActKind act_kind(WeightKind kind) { return kind == kWeightQ4_1 || kind == kWeightQ8_0 ? kActInt8 : kActFloat; }
+static inline ActKind act_kind(WeightKind kind) {
+  return kind == kWeightQ4_1 || kind == kWeightQ8_0 ? kActInt8 : kActFloat;
+}
 
 // Activations of 8 rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
 // row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
@@ -77,7 +79,9 @@ struct KvView {
   int32_t is_float;  // 1: float32, 0: bf16
 };
 
-static inline size_t kv_half_bytes(const KvView& kv) { return (size_t)kBlockTokens * kv.head_dim * (kv.is_float ? 4 : 2); }
+static inline size_t kv_half_bytes(const KvView& kv) {
+  return (size_t)kBlockTokens * kv.head_dim * (kv.is_float ? 4 : 2);
+}
 
 static inline uint8_t* kv_block(const KvView& kv, int layer, int block, int head) {
   return kv.base + (((size_t)layer * kv.n_blocks + block) * kv.n_kv_heads + head) * 2 * kv_half_bytes(kv);

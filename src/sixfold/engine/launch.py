@@ -106,13 +106,14 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
-        from sixfold.executor.native.llama import LlamaShape
-        from sixfold.model_file import GGUFFile
+        from sixfold.executor.native.models import bytes_per_block, check_supported
+        from sixfold.model_file import open_model
 
-        shape = LlamaShape.of(GGUFFile.open(path))
-        context = shape.context
+        numbers = open_model(path).config
+        check_supported(numbers)
+        context = numbers.context
         blocks = config.cache.num_kv_blocks or _blocks_for(
-            config, min(context, DEFAULT_MODEL_LEN_MAX), shape.bytes_per_block(config.cache.kv_cache_dtype)
+            config, min(context, DEFAULT_MODEL_LEN_MAX), bytes_per_block(numbers, config.cache.kv_cache_dtype)
         )
     max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
     if max_model_len > context:

@@ -8,6 +8,7 @@ from pathlib import Path
 from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, tensor_name
 from sixfold.model_file.config_json import ConfigJson, architecture_of, folder_config
+from sixfold.model_file.known_tokens import known_tokens
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.model_file import ModelFile, Stored, interleaved, shifted
 from sixfold.model_file.safetensors import SafetensorsFile, shard_names
@@ -36,6 +37,9 @@ class FolderModel(ModelFile):
             super().__init__(folder, config, _converted(entry, tensors, config), quantize)
         except ModelFileError as error:
             raise ModelFileError(f"{folder.name}: {error.message}") from error
+
+    def _known_tokens(self) -> int | None:
+        return known_tokens(self.path)
 
 
 def _open_weights(folder: Path) -> list[SafetensorsFile]:

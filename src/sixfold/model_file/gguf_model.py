@@ -55,6 +55,10 @@ class GGUFModel(ModelFile):
         """Raises: ModelFileError: the file is broken, or not a model of a family that is known here."""
         return cls(GGUFFile.open(path), quantize)
 
+    def _known_tokens(self) -> int | None:
+        key = "tokenizer.ggml.tokens"
+        return len(self.gguf.strings(key)) if key in self.gguf.metadata else None
+
 
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """The numbers of a GGUF file.

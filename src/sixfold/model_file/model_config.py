@@ -17,7 +17,7 @@ RopeKind = Literal["none", "linear", "llama3", "yarn", "longrope"]
 
 _LAYERS_MAX = 4096
 _SIZE_MAX = 1 << 24
-"""Of any width, and of the context: far above every known model, and small enough to multiply two of them safely."""
+"""Of any width: far above every known model, and small enough to multiply two of them safely."""
 _EXPERTS_MAX = 4096
 
 
@@ -152,9 +152,11 @@ class ModelConfig:
         """Raises: ModelFileError: numbers that are absurd or do not fit together."""
         if not 1 <= self.n_layers <= _LAYERS_MAX:
             raise ModelFileError(f"a model of {self.n_layers} layers is not supported")
-        for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab", "context"):
+        for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab"):
             if not 1 <= getattr(self, what) <= _SIZE_MAX:
                 raise ModelFileError(f"{what} is {getattr(self, what)}; 1 to {_SIZE_MAX} are supported")
+        if self.context < 1:
+            raise ModelFileError("the model has no context")
         if self.n_heads % self.n_kv_heads:
             raise ModelFileError(f"{self.n_heads} heads cannot share {self.n_kv_heads} KV heads evenly")
         if not 2 <= self.rope_dims <= self.head_dim or self.rope_dims % 2:

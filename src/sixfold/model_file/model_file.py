@@ -14,7 +14,7 @@ asked for by their parts.
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +114,22 @@ class ModelFile(ABC):
             for name, several in self._tensors.items()
             for stored in several
         )
+
+    @property
+    def n_tokens(self) -> int:
+        """Ids that the tokenizer knows: the embedding may have more rows, as padding.
+
+        Raises:
+            ModelFileError: the tokenizer knows more than the embedding has.
+        """
+        known = self._known_tokens()
+        if known is not None and known > self.config.vocab:
+            raise self._fault(f"the vocabulary has {known} tokens, the embedding only {self.config.vocab} rows")
+        return self.config.vocab if known is None else known
+
+    @abstractmethod
+    def _known_tokens(self) -> int | None:
+        """Ids of the tokenizer; None: there is no tokenizer."""
 
     def has(self, name: str) -> bool:
         return name in self._tensors

@@ -85,13 +85,18 @@ def test_a_claimed_context_costs_no_memory(context: int, tmp_path: Path) -> None
         assert len(llm.generate("hello", GREEDY)[0].outputs[0].token_ids) == 8
 
 
-@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.0.attn_v.weight", "output_norm.weight"])
+@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.0.attn_v.weight"])
 def test_weights_that_are_no_numbers_fail_the_request_and_nothing_else(name: str, tmp_path: Path) -> None:
     with load(save(tmp_path / "nan.gguf", nan_in=name)) as llm:
         for params in (GREEDY, SamplingParams(seed=1, max_tokens=4)):
             with pytest.raises(RequestFailed, match="no usable logits"):
                 llm.generate("hello", params)
         llm.core.check()
+
+
+def test_a_norm_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"'output_norm.weight' holds a value that is not finite"):
+        load(save(tmp_path / "nan.gguf", nan_in="output_norm.weight"))
 
 
 @pytest.mark.parametrize(
