@@ -75,7 +75,7 @@ struct KernelTable {
 
   // Integer multiply-accumulates (register-only) in a loop of `rounds`; returns MACs done. For measuring the limit.
   double (*int8_peak)(int rounds, int32_t* sink);
-  // Sum of bytes, streaming. For measuring the limit.
+  // Streams over the bytes; the result only keeps the loads alive. For measuring the limit.
   uint64_t (*read_memory)(const uint8_t* data, size_t bytes);
 };
 

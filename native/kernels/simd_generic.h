@@ -63,13 +63,21 @@ SF_INLINE F load_f16(const void* p) {
   const I special = (x & 0x7c00) == 0x7c00;
   return (F)(sign | (special ? (magnitude | 0x7f800000) : (I)scaled));
 }
+// Products of a byte with a signed byte fit 16 bits: multiply even and odd bytes as int16, then widen the sums.
+SF_INLINE I dot4_halves(I acc, I w, S even, S odd) {
+  const I p = (I)((S)(w & 0x00ff00ff) * even), q = (I)((S)((w >> 8) & 0x00ff00ff) * odd);
+  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+}
+SF_INLINE I dot4_vectors(I acc, I w, I a) {
+  return dot4_halves(acc, w, (S)((a << 24 >> 24 & 0xffff) | (a << 8 >> 24 << 16)),
+                     (S)((a << 16 >> 24 & 0xffff) | (a >> 24 << 16)));
+}
+// Hides a variable's content from the optimizer.
+#define SF_OPAQUE(x) __asm__ volatile("" : "+m"(x))
 SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  // Products of a byte with a signed byte fit 16 bits: multiply even and odd bytes as int16, then widen the sums.
   const int32_t even = (uint16_t)(int16_t)a[0] | (uint32_t)(uint16_t)(int16_t)a[2] << 16;
   const int32_t odd = (uint16_t)(int16_t)a[1] | (uint32_t)(uint16_t)(int16_t)a[3] << 16;
-  const I p = (I)((S)(w & 0x00ff00ff) * (S)set1_i(even));
-  const I q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)set1_i(odd));
-  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+  return dot4_halves(acc, w, (S)set1_i(even), (S)set1_i(odd));
 }
 SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
   uint32_t pair;

@@ -81,12 +81,13 @@ def test_a_dead_child_ends_the_server_with_a_status(role: str, run_root: Path) -
     assert not list(run_root.iterdir())
 
 
-def test_no_orphans_when_the_supervisor_is_killed() -> None:
+def test_o43_no_orphans_and_no_files_when_the_supervisor_is_killed(run_root: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
         assert len(children) == 3
         server.process.kill()
         wait_gone(children, 2.0)
+    assert not list(run_root.iterdir())
 
 
 def test_a_taken_port_is_one_sentence() -> None:

@@ -23,7 +23,7 @@ import setproctitle
 
 import sixfold
 from sixfold.config import Config
-from sixfold.engine.launch import resolve, write_run_files
+from sixfold.engine.launch import cautions, resolve, write_run_files
 from sixfold.errors import ConfigError
 from sixfold.transport import listen
 
@@ -53,6 +53,8 @@ def serve(config: Config) -> int:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
     """
     config = resolve(config)
+    for caution in cautions(config):
+        print(f"sixfold: {caution}", file=sys.stderr)
     setproctitle.setproctitle("sixfold: supervisor")
     run_dir = tempfile.mkdtemp(prefix="sixfold-", dir=os.environ.get("XDG_RUNTIME_DIR"))
     try:

@@ -136,7 +136,7 @@ def _unknown(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"there is no model {name!r}{hint} Known: {', '.join(KNOWN)}; or give the path of a .gguf file"
+        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; or give the path of a .gguf file"
     )
 
 
