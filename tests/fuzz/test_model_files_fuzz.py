@@ -133,7 +133,7 @@ def changed(value: Any, rng: random.Random) -> Any:
                         key
                     ]
                 case _:
-                    place[key] = rng.choice(VALUES)
+                    place[key] = json.loads(json.dumps(rng.choice(VALUES)))
             break
     return copy
 
