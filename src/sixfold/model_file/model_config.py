@@ -104,7 +104,7 @@ class ModelConfig:
     ffn: int
     """Inner width of a dense feed-forward layer."""
     vocab: int
-    """Rows of the embedding; a tokenizer may know fewer."""
+    """Tokens: what the head computes, and what can be drawn. Rows of the files behind these are padding."""
     context: int
     """Positions that the model was made for."""
     eps: float

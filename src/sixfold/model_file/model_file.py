@@ -98,7 +98,7 @@ class ModelFile(ABC):
         self.path = path
         self.config = config
         self._method = method
-        self._tensors = _without_fusion(tensors, config)
+        self._tensors = _without_padding(_without_fusion(tensors, config), config.vocab)
         self._used: set[str] = set()
 
     @property
@@ -201,6 +201,14 @@ class ModelFile(ABC):
 
 def _n_values(stored: Stored) -> int:
     return stored.n_bytes // TENSOR_TYPES[stored.ggml_type].block_bytes * TENSOR_TYPES[stored.ggml_type].block_values
+
+
+def _without_padding(tensors: dict[str, list[Stored]], vocab: int) -> dict[str, list[Stored]]:
+    """Embedding and head without the rows behind the vocabulary: those must never be drawn."""
+    for name in ("token_embd.weight", "output.weight"):
+        if name in tensors and tensors[name][0].shape[0] > vocab:
+            tensors[name] = [stored.rows(0, vocab) for stored in tensors[name]]
+    return tensors
 
 
 def _without_fusion(tensors: Mapping[str, list[Stored]], config: ModelConfig) -> dict[str, list[Stored]]:
