@@ -44,6 +44,34 @@ def logits(file: ModelFile, family: str) -> Any:
         ("gemma3", {"query_pre_attn_scalar": 32.0, "hidden_activation": None}),
         ("qwen3moe", {"norm_topk_prob": None, "mlp_only_layers": None, "decoder_sparse_step": None}),
         ("olmo3", {"layer_types": None}),
+        (
+            "gemma3_linear",
+            {
+                "rope_theta": None,
+                "rope_local_base_freq": None,
+                "rope_scaling": None,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                },
+            },
+        ),
+        (
+            "phi3_longrope",
+            {
+                "rope_theta": None,
+                "partial_rotary_factor": None,
+                "rope_scaling": None,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 10000.0,
+                    "partial_rotary_factor": 0.75,
+                    "short_factor": [1.0 + 0.05 * i for i in range(12)],
+                    "long_factor": [1.0 + 0.5 * i for i in range(12)],
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        ),
     ],
 )
 def test_the_same_in_other_words(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
