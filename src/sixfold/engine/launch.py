@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
-from sixfold.errors import ConfigError
+from sixfold.errors import ConfigError, DownloadError
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -154,9 +154,25 @@ def cautions(config: Config) -> list[str]:
 def _model_path(config: Config) -> str:
     if config.model.model == SCRIPTED_MODEL:
         return SCRIPTED_MODEL
-    from sixfold.model_store import resolve as resolve_model
+    return str(model_path(config.model.model))
 
-    return str(resolve_model(config.model.model))
+
+def model_path(name: str) -> Path:
+    """The file or folder of a model by name; a synthetic model that is not in the cache is made.
+
+    Raises:
+        ModelNotFound: no such model, or it is not on this machine.
+        DownloadError: the cache cannot be written.
+    """
+    from sixfold import model_store
+    from sixfold.model_file import synthetic
+
+    if not synthetic.is_synthetic(name):
+        return model_store.resolve(name)
+    try:
+        return synthetic.cached(name, model_store.cache_dir())
+    except OSError as e:
+        raise DownloadError(f"{name} cannot be written to the cache: {e.strerror or e}") from e
 
 
 def load_text(config: Config) -> ModelText:

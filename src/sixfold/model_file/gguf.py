@@ -22,6 +22,7 @@ import contextlib
 import math
 import mmap
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ _NESTED_COUNT_MAX = 4096
 _DIMS_MAX = 4
 _ALIGNMENT_DEFAULT = 32
 _ALIGNMENT_MAX = 1 << 16
+_PARTS_MAX = 1024
+_PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _SCALARS: dict[int, tuple[struct.Struct, str]] = {
@@ -129,7 +132,7 @@ class TensorInfo:
     ggml_type: int
     shape: tuple[int, ...]
     offset: int
-    """Of its first byte, from the beginning of the file."""
+    """Of its first byte, from the beginning of the file (of a split one: of its part)."""
     n_bytes: int
 
     @property
@@ -147,17 +150,27 @@ class GGUFFile:
         n_tensors, n_entries = _read_header(cursor)
         self.metadata: Mapping[str, MetadataValue] = MappingProxyType(_read_metadata(cursor, n_entries))
         self.tensors: dict[str, TensorInfo] = _read_directory(cursor, n_tensors, self._alignment())
-        if self.u32("split.count", 1) > 1:
-            raise self._fault("split.count says that this is one part of a split model; join the parts first")
+        self._owners: dict[str, GGUFFile] = {}
+        """Tensors that lie in the other parts of a split file."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GGUFFile:
         """Map and check a file. Takes about 0.02 s for a vocabulary of 49,152 tokens, whatever the size of the weights.
 
+        Of a split file (`...-00001-of-0000N.gguf`) the first part is opened; it has the metadata, and the other parts
+        are looked for beside it.
+
         Raises:
-            ModelFileError: it cannot be opened, is not GGUF, is truncated, inconsistent or of an unsupported version.
+            ModelFileError: it cannot be opened, is not GGUF, is truncated, inconsistent or of an unsupported version;
+                a part is missing or belongs to another file.
         """
-        path = Path(path)
+        file = cls._open_one(Path(path))
+        with _naming(file.path):
+            file._open_parts()
+        return file
+
+    @classmethod
+    def _open_one(cls, path: Path) -> GGUFFile:
         try:
             # Checked before it is opened: opening a named pipe would wait for a writer.
             if not stat.S_ISREG(path.stat().st_mode):
@@ -172,6 +185,28 @@ class GGUFFile:
             raise ModelFileError(f"{path.name}: cannot be opened ({reason})") from error
         with _naming(path):
             return cls(path, buffer)
+
+    def _open_parts(self) -> None:
+        count = self.u32("split.count", 1)
+        if count <= 1:
+            return
+        match = _PART_NAME.fullmatch(self.path.name)
+        if match is None or int(match[3]) != count or count > _PARTS_MAX:
+            raise self._fault(f"this is one of {count} parts, and its name does not end like -00001-of-{count:05}.gguf")
+        first = f"{match[1]}-00001-of-{match[3]}.gguf"
+        if self.u32("split.no") != 0 or int(match[2]) != 1:
+            raise self._fault(f"this is not the first part of a split model; give {first}")
+        for number in range(1, count):
+            part = GGUFFile._open_one(self.path.with_name(f"{match[1]}-{number + 1:05}-of-{match[3]}.gguf"))
+            if part.u32("split.no") != number or part.u32("split.count") != count:
+                raise self._fault(f"{part.path.name} does not say that it is part {number + 1} of {count}")
+            if twice := self.tensors.keys() & part.tensors.keys():
+                raise self._fault(f"tensor {min(twice)!r} is in {part.path.name} a second time")
+            self.tensors |= part.tensors
+            self._owners |= dict.fromkeys(part.tensors, part)
+        announced = self.u32("split.tensors.count", len(self.tensors))
+        if announced != len(self.tensors):
+            raise self._fault(f"the parts have {len(self.tensors)} tensors; {announced} are announced")
 
     def naming_faults(self) -> contextlib.AbstractContextManager[None]:
         """Within it, a ModelFileError that does not name this file yet gets its name in front."""
@@ -284,7 +319,8 @@ class GGUFFile:
         if info.ggml_type not in SUPPORTED_TYPES:
             known = ", ".join(TENSOR_TYPES[number].name for number in sorted(SUPPORTED_TYPES))
             raise self._fault(f"tensor {name} has type {info.type_name}, which is not supported (only {known} are)")
-        return np.frombuffer(self._buffer, np.uint8, count=info.n_bytes, offset=info.offset)
+        buffer = self._owners.get(name, self)._buffer
+        return np.frombuffer(buffer, np.uint8, count=info.n_bytes, offset=info.offset)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["F16", "F32", "Q4_1", "Q8_0", "SUPPORTED_TYPES", "TENSOR_TYPES", "TensorType"]
+__all__ = ["BF16", "F16", "F32", "Q4_1", "Q8_0", "SUPPORTED_TYPES", "TENSOR_TYPES", "TensorType"]
 
 
 class TensorType(NamedTuple):
@@ -23,6 +23,7 @@ F32 = 0
 F16 = 1
 Q4_1 = 3
 Q8_0 = 8
+BF16 = 30
 
 TENSOR_TYPES: dict[int, TensorType] = {
     F32: TensorType("F32", 1, 4),
@@ -53,7 +54,7 @@ TENSOR_TYPES: dict[int, TensorType] = {
     27: TensorType("I64", 1, 8),
     28: TensorType("F64", 1, 8),
     29: TensorType("IQ1_M", 256, 56),
-    30: TensorType("BF16", 1, 2),
+    BF16: TensorType("BF16", 1, 2),
     34: TensorType("TQ1_0", 256, 54),
     35: TensorType("TQ2_0", 256, 66),
     39: TensorType("MXFP4", 32, 17),

@@ -177,7 +177,7 @@ def test_o52_huge_counts(save: Any, count: int) -> None:
         ({"general.alignment": 24}, "general.alignment"),
         ({"general.alignment": 1 << 30}, "general.alignment"),
         ({"general.alignment": "x"}, "general.alignment"),
-        ({"split.count": 3}, "split.count"),
+        ({"split.count": 3}, "one of 3 parts"),
     ],
 )
 def test_o52_metadata(save: Any, metadata: dict[str, Any], reason: str) -> None:
