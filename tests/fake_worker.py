@@ -61,6 +61,25 @@ def expected_output(request: GenerateRequest, choice: int, capacity_tokens: int)
     return output, "length"
 
 
+_Key = tuple[int, int]
+"""(slot, generation)"""
+
+
+@dataclass
+class _Use:
+    """What an outstanding step refers to."""
+
+    rows: dict[_Key, set[int]]
+    """Blocks that each row reads or writes."""
+    copies: list[tuple[int, set[_Key]]]
+    """(source block, whose it was)"""
+
+    def is_anothers(self, block: int, key: _Key) -> bool:
+        """Whether the step needs a block that `key` is about to write, for somebody else."""
+        by_row = any(block in blocks for other, blocks in self.rows.items() if other != key)
+        return by_row or any(block == source and key not in owners for source, owners in self.copies)
+
+
 @dataclass
 class _Slot:
     admit: SlotAdmit
@@ -69,7 +88,7 @@ class _Slot:
     table: list[int] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> _Key:
         return self.admit.slot, self.admit.generation
 
 
@@ -82,8 +101,8 @@ class FakeWorker:
         self.slots: dict[int, _Slot] = {}
         self.generations = Counter[int]()
         self.results: deque[StepResult] = deque()
-        self.in_use: deque[dict[tuple[int, int], set[int]]] = deque()
-        """Per outstanding step: (slot, generation) -> blocks that it reads or writes."""
+        self.in_use: deque[_Use] = deque()
+        """Per outstanding step, what it refers to."""
         self.next_step_id = 0
 
     def submit(self, plan: StepPlan) -> None:
@@ -92,8 +111,7 @@ class FakeWorker:
         self._free(plan)
         self._admit(plan)
         self._set_tables(plan)
-        use = self._blocks_of_rows(plan)
-        self._copy(plan, use)
+        use = _Use({self.slots[slot].key: set(self.slots[slot].table) for slot in plan.slots}, self._copy(plan))
         self._check_hazards(plan)
         self.in_use.append(use)
         self.results.append(self._run(plan))
@@ -105,7 +123,7 @@ class FakeWorker:
     def _free(self, plan: StepPlan) -> None:
         for slot, generation in plan.frees:
             assert self.slots.pop(slot).admit.generation == generation
-            assert all((slot, generation) not in use for use in self.in_use), "freed under an outstanding step"
+            assert all((slot, generation) not in use.rows for use in self.in_use), "freed under an outstanding step"
             self.generations[slot] += 1
 
     def _admit(self, plan: StepPlan) -> None:
@@ -125,16 +143,14 @@ class FakeWorker:
             table += plan.table_blocks[at : at + count]
             at += count
 
-    def _blocks_of_rows(self, plan: StepPlan) -> dict[tuple[int, int], set[int]]:
-        return {self.slots[slot].key: set(self.slots[slot].table) for slot in plan.slots}
-
-    def _copy(self, plan: StepPlan, use: dict[tuple[int, int], set[int]]) -> None:
+    def _copy(self, plan: StepPlan) -> list[tuple[int, set[_Key]]]:
+        copies: list[tuple[int, set[_Key]]] = []
         for source, destination in plan.copies:
-            owners = [slot for slot in self.slots.values() if source in slot.table]
+            owners = {slot.key for slot in self.slots.values() if source in slot.table}
             assert owners, "a block is copied from a live table"
-            for owner in owners:
-                use.setdefault(owner.key, set()).add(source)
+            copies.append((source, owners))
             self.memory[destination] = list(self.memory[source])
+        return copies
 
     def _check_hazards(self, plan: StepPlan) -> None:
         """A block that a row writes is in no other table, and no outstanding step uses it for another sequence."""
@@ -143,8 +159,7 @@ class FakeWorker:
             slot = self.slots[index]
             for block in slot.table[start // self.block_size : (start + count - 1) // self.block_size + 1]:
                 assert holders[block] == 1, "a row writes a shared block"
-                others = [blocks for use in self.in_use for key, blocks in use.items() if key != slot.key]
-                assert not any(block in blocks for blocks in others), "a block is reused too early"
+                assert not any(use.is_anothers(block, slot.key) for use in self.in_use), "a block is reused too early"
 
     def _run(self, plan: StepPlan) -> StepResult:
         result = StepResult(

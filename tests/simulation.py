@@ -119,6 +119,7 @@ class Simulation:
         self._take(self.scheduler.abort(uid))
 
     def finish_at(self, uid: int, choice: int, n_tokens: int) -> None:
+        self.sleep(0)  # An end that is already known is told first, as the engine's loop does.
         self.scheduler.finish_at(uid, choice, n_tokens)
         if (uid, choice) in self.outputs and (uid, choice) not in self.finishes:
             self.finishes[uid, choice] = "stop string"

@@ -2,96 +2,92 @@
 // Part of isa.cc: included inside the namespace of one instruction set.
 
 // exp(x) for every x that softmax and SiLU meet; the argument is clamped to [-87, 88], NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln(2) / 2; exp(r) by its Taylor series to r^7 (relative error 6e-9), then 2^n by exponent.
+// x = n ln 2 + r with |r| <= ln(2) / 2; exp(r) by a polynomial, then 2^n by exponent. The coefficients minimize the
+// largest relative error over that range, 1.1e-7, with the first two fixed at 1.
 SF_INLINE F exp_f(F x) {
   x = min(set1(88.0f), max(set1(-87.0f), x));
   const F n = round_even(mul(x, set1(1.44269504f)));
   F r = fma(n, set1(-0.693359375f), x);
   r = fma(n, set1(2.12194440e-4f), r);
-  F p = set1(1.0f / 5040);
-  p = fma(p, r, set1(1.0f / 720));
-  p = fma(p, r, set1(1.0f / 120));
-  p = fma(p, r, set1(1.0f / 24));
-  p = fma(p, r, set1(1.0f / 6));
-  p = fma(p, r, set1(0.5f));
+  F p = set1(0x1.106284p-7f);
+  p = fma(p, r, set1(0x1.5729f0p-5f));
+  p = fma(p, r, set1(0x1.5557aep-3f));
+  p = fma(p, r, set1(0x1.fffdfcp-2f));
   p = fma(p, r, set1(1.0f));
   p = fma(p, r, set1(1.0f));
-  return from_bits(add_i(bits(p), shl23(to_int(n))));
+  return times_power_of_two(p, n);
 }
 
-// 32 values of one row to codes, scale and sums. The largest magnitude is found on the bit patterns, where NaN is
-// above everything: a NaN makes the scale NaN and so reaches the row's result instead of being quantized away.
-SF_INLINE void quantize_32(F lo, F hi, ActBlock* block, int row) {
-  const I magnitude = set1_i(0x7fffffff);
-  const int32_t top = max_lanes_i(max_i(and_i(bits(lo), magnitude), and_i(bits(hi), magnitude)));
-  float amax;
-  __builtin_memcpy(&amax, &top, 4);
-  const float scale = amax / 127.0f;
-  const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
-  const I a = to_int(mul(lo, inverse)), b = to_int(mul(hi, inverse));
-  const int32_t sum = sum_lanes_i(add_i(a, b));
-  int8_t codes[32];
-  store_int8(codes, a);
-  store_int8(codes + 16, b);
-  for (int quad = 0; quad < 8; quad++) __builtin_memcpy(block->codes[quad][row], codes + 4 * quad, 4);
-  block->scale[row] = scale;
-  block->scaled_sum[row] = scale * (float)sum;
-  block->offset[row] = (int32_t)(-128u * (uint32_t)sum);
-}
-
-// Columns [column, column + 32) of one row into its group.
-SF_INLINE void put_32(ActKind kind, uint8_t* group, int row, int column, F lo, F hi) {
+// Columns [column, column + 32) of a group's 8 rows.
+SF_INLINE void put_rows(ActKind kind, uint8_t* group, int column, const F* lo, const F* hi) {
   if (kind == kActInt8) {
-    quantize_32(lo, hi, (ActBlock*)group + column / kQuantBlock, row);
+    quantize_rows(lo, hi, (ActBlock*)group + column / kQuantBlock);
   } else {
-    float v[32];
-    store(v, lo);
-    store(v + 16, hi);
-    float* out = (float*)group + (size_t)column * kRowGroup + row;
-    for (int i = 0; i < 32; i++) out[i * kRowGroup] = v[i];
+    float v[kRowGroup][32];
+    for (int r = 0; r < kRowGroup; r++) store(v[r], lo[r]), store(v[r] + 16, hi[r]);
+    float* out = (float*)group + (size_t)column * kRowGroup;
+    for (int c = 0; c < 32; c++)
+      for (int r = 0; r < kRowGroup; r++) out[c * kRowGroup + r] = v[r][c];
   }
 }
 
+// Missing rows of a group repeat the first one: their values are computed and never looked at.
 void norm_group(const float* x, int ldx, const int32_t* rows, int n_rows, int k, const float* weight, float eps,
                 ActKind kind, uint8_t* group) {
-  for (int r = 0; r < n_rows; r++) {
-    const float* row = x + (size_t)(rows ? rows[r] : r) * ldx;
+  const float* row[kRowGroup];
+  F inverse[kRowGroup];
+  for (int r = 0; r < kRowGroup; r++) {
+    if (r >= n_rows) {
+      row[r] = row[0], inverse[r] = inverse[0];
+      continue;
+    }
+    row[r] = x + (size_t)(rows ? rows[r] : r) * ldx;
     F even = zero_f(), odd = zero_f();
     for (int i = 0; i < k; i += 32) {
-      const F a = load(row + i), b = load(row + i + 16);
+      const F a = load(row[r] + i), b = load(row[r] + i + 16);
       even = fma(a, a, even);
       odd = fma(b, b, odd);
     }
-    const F inverse = set1(1.0f / __builtin_sqrtf(sum_lanes(add(even, odd)) / (float)k + eps));
-    for (int i = 0; i < k; i += 32) {
-      const F a = mul(mul(load(row + i), inverse), load(weight + i));
-      const F b = mul(mul(load(row + i + 16), inverse), load(weight + i + 16));
-      put_32(kind, group, r, i, a, b);
+    inverse[r] = set1(1.0f / __builtin_sqrtf(sum_lanes(add(even, odd)) / (float)k + eps));
+  }
+  for (int i = 0; i < k; i += 32) {
+    const F w0 = load(weight + i), w1 = load(weight + i + 16);
+    F lo[kRowGroup], hi[kRowGroup];
+    SF_UNROLL for (int r = 0; r < kRowGroup; r++) {
+      lo[r] = mul(mul(load(row[r] + i), inverse[r]), w0);
+      hi[r] = mul(mul(load(row[r] + i + 16), inverse[r]), w1);
     }
+    put_rows(kind, group, i, lo, hi);
   }
 }
 
 void pack_group(const float* x, int ldx, int n_rows, int k, ActKind kind, uint8_t* group) {
-  for (int r = 0; r < n_rows; r++)
-    for (int i = 0; i < k; i += 32)
-      put_32(kind, group, r, i, load(x + (size_t)r * ldx + i), load(x + (size_t)r * ldx + i + 16));
+  for (int i = 0; i < k; i += 32) {
+    F lo[kRowGroup], hi[kRowGroup];
+    SF_UNROLL for (int r = 0; r < kRowGroup; r++) {
+      const float* p = x + (size_t)(r < n_rows ? r : 0) * ldx + i;
+      lo[r] = load(p), hi[r] = load(p + 16);
+    }
+    put_rows(kind, group, i, lo, hi);
+  }
 }
+
+SF_INLINE F silu(F x) { return mul(x, reciprocal(add(set1(1.0f), exp_f(sub(zero_f(), x))))); }
 
 void gate_up_rows(const float* y, int ldy, int n_rows, int n_out, Activation, ActKind kind, uint8_t* out, int k,
                   int row_begin, int column) {
   const size_t group_bytes = act_group_bytes(kind, k);
-  for (int r = 0; r < n_rows; r++) {
-    const int row = row_begin + r;
-    uint8_t* group = out + (size_t)(row / kRowGroup) * group_bytes;
+  for (int r = 0; r < n_rows; r += kRowGroup) {
+    uint8_t* group = out + (size_t)((row_begin + r) / kRowGroup) * group_bytes;
+    const int rows = n_rows - r < kRowGroup ? n_rows - r : kRowGroup;
     for (int i = 0; i < n_out; i += 32) {
-      const float* p = y + (size_t)r * ldy + 2 * i;  // gate tile, up tile, gate tile, up tile
-      F v[2];
-      for (int half = 0; half < 2; half++) {
-        const F gate = load(p + 32 * half), up = load(p + 32 * half + 16);
-        const F sigmoid = div(set1(1.0f), add(set1(1.0f), exp_f(sub(zero_f(), gate))));
-        v[half] = mul(mul(gate, sigmoid), up);
+      F v[2][kRowGroup];
+      for (int q = 0; q < kRowGroup; q++) {
+        const float* p = y + (size_t)(r + q) * ldy + 2 * i;  // gate tile, up tile, gate tile, up tile
+        for (int half = 0; half < 2; half++)
+          v[half][q] = q < rows ? mul(silu(load(p + 32 * half)), load(p + 32 * half + 16)) : zero_f();
       }
-      put_32(kind, group, row % kRowGroup, column + i, v[0], v[1]);
+      put_rows(kind, group, column + i, v[0], v[1]);
     }
   }
 }
@@ -104,18 +100,15 @@ void add_rows(const float* y, int ldy, int n_rows, int n_columns, float* x, int 
     }
 }
 
-// In place. The partner of a dimension is its neighbour, or the same place in the other half.
-SF_INLINE void rotate(float* y, const float* cos, const float* sin, int d, RopeStyle style) {
+// In place, by the position's row of the table.
+SF_INLINE void rotate(float* y, const float* table, int d, RopeStyle style) {
   if (style == kRopeInterleaved) {
-    for (int i = 0; i < d; i += kLanes) {
-      const F v = load(y + i);
-      store(y + i, fma(v, load(cos + i), mul(swap_pairs(v), load(sin + i))));
-    }
+    for (int i = 0; i < d; i += kLanes) store(y + i, rotate_pairs(load(y + i), load(table + i)));
   } else {
     for (int i = 0; i < d / 2; i += kLanes) {
-      const F a = load(y + i), b = load(y + d / 2 + i);
-      store(y + i, fma(a, load(cos + i), mul(b, load(sin + i))));
-      store(y + d / 2 + i, fma(b, load(cos + d / 2 + i), mul(a, load(sin + d / 2 + i))));
+      const F a = load(y + i), b = load(y + d / 2 + i), c = load(table + i), s = load(table + d / 2 + i);
+      store(y + i, sub(mul(a, c), mul(b, s)));
+      store(y + d / 2 + i, fma(b, c, mul(a, s)));
     }
   }
 }
@@ -146,30 +139,60 @@ SF_INLINE void write_value(const QkvArgs* a, uint8_t* half, int slot, const floa
   for (int i = 0; i < d; i++) p[2 * i] = rounded[i];
 }
 
-void qkv_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
+SF_INLINE void write_value_pair(const QkvArgs* a, uint8_t* half, int slot, const float* y0, const float* y1) {
+  uint16_t* p = (uint16_t*)half + (size_t)(slot / 2) * a->head_dim * 2;
+  for (int i = 0; i < a->head_dim; i += kLanes) store_bytes(p + 2 * i, zip_bf16(load(y0 + i), load(y1 + i)));
+}
+
+SF_INLINE void query_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
   const int d = a->head_dim;
-  const int kv_head = head < a->n_heads + a->n_kv_heads ? head - a->n_heads : head - a->n_heads - a->n_kv_heads;
-  const size_t half_bytes = kv_half_bytes(a->kv);
+  for (int r = 0; r < n_rows; r++, y += ldy) {
+    const int token = row_begin + r;
+    rotate(y, a->rope + (size_t)a->positions[token] * d, d, a->rope_style);
+    const size_t at = ((size_t)token * a->n_heads + head) * d;
+    for (int i = 0; i < d; i += kLanes) {
+      if (a->kv.is_float)
+        store((float*)a->q + at + i, load(y + i));
+      else
+        store_bf16((uint16_t*)a->q + at + i, load(y + i));
+    }
+  }
+}
+
+SF_INLINE void key_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
   for (int r = 0; r < n_rows; r++, y += ldy) {
     const int token = row_begin + r, position = a->positions[token];
-    if (head < a->n_heads + a->n_kv_heads)
-      rotate(y, a->rope_cos + (size_t)position * d, a->rope_sin + (size_t)position * d, d, a->rope_style);
-    if (head < a->n_heads) {
-      const size_t at = ((size_t)token * a->n_heads + head) * d;
-      for (int i = 0; i < d; i += kLanes) {
-        if (a->kv.is_float)
-          store((float*)a->q + at + i, load(y + i));
-        else
-          store_bf16((uint16_t*)a->q + at + i, load(y + i));
-      }
-      continue;
-    }
-    uint8_t* block = kv_block(a->kv, a->layer, a->write_blocks[token], kv_head);
-    if (head < a->n_heads + a->n_kv_heads)
-      write_key(a, block, position % kBlockTokens, y);
-    else
-      write_value(a, block + half_bytes, position % kBlockTokens, y);
+    rotate(y, a->rope + (size_t)position * a->head_dim, a->head_dim, a->rope_style);
+    write_key(a, kv_block(a->kv, a->layer, a->write_blocks[token], head), position % kBlockTokens, y);
   }
+}
+
+SF_INLINE void value_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
+  const size_t half_bytes = kv_half_bytes(a->kv);
+  for (int r = 0; r < n_rows; r++, y += ldy) {
+    const int token = row_begin + r, slot = a->positions[token] % kBlockTokens;
+    uint8_t* half = kv_block(a->kv, a->layer, a->write_blocks[token], head) + half_bytes;
+    // The next token is in the same block: it is the other half of this one's pair.
+    const bool pair = !a->kv.is_float && slot % 2 == 0 && r + 1 < n_rows &&
+                      a->write_blocks[token + 1] == a->write_blocks[token] &&
+                      a->positions[token + 1] == a->positions[token] + 1;
+    if (pair) {
+      write_value_pair(a, half, slot, y, y + ldy);
+      r++, y += ldy;
+    } else {
+      write_value(a, half, slot, y);
+    }
+  }
+}
+
+void qkv_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
+  const int first_key = a->n_heads, first_value = a->n_heads + a->n_kv_heads;
+  if (head < first_key)
+    query_rows(a, head, row_begin, n_rows, y, ldy);
+  else if (head < first_value)
+    key_rows(a, head - first_key, row_begin, n_rows, y, ldy);
+  else
+    value_rows(a, head - first_value, row_begin, n_rows, y, ldy);
 }
 
 int argmax(const float* y, int n, int column, float* best, int32_t* best_id) {

@@ -6,7 +6,8 @@
 // segments are merged in index order. A row's arithmetic thus depends on its own position alone: not on the rows
 // beside it, not on how the prompt was cut. Keys behind a row's position are left out, never multiplied by zero.
 
-// scores[r][c] = q[r] . k[c] for B blocks of 16 keys; lanes are keys, so there are no horizontal sums.
+// scores[r][c] = q[r] . k[c] for B blocks of 16 keys; lanes are keys, so there are no horizontal sums. (Prefetching the
+// next keys or these values here was measured: it costs 8 % of decoding, the hardware does better alone.)
 template <int R, int B, bool kFloat>
 SF_INLINE void score_blocks(uint8_t* const* blocks, const uint8_t* q, int d, float scale, float* scores) {
   const int steps = kFloat ? d : d / 2;  // 64-byte vectors of a K block
@@ -36,31 +37,43 @@ void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d
   for (; b < n_blocks; b++) score_blocks<R, 1, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);
 }
 
-// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], begin even. bf16: a probability
-// is the sum of two bf16 numbers, so that rounding it costs 2^-17 and not 2^-9. Keys from `end` on are not multiplied
-// by zero but left out, down to the second half of a pair: they may be another sequence's leftovers, and NaN.
+// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], begin even. Keys from `end` on
+// are not multiplied by zero but left out: they may be another sequence's leftovers, and NaN.
 template <int R, int D, bool kFloat>
-SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const float* p, const uint16_t* high,
-                            const uint16_t* low, int d, size_t half_bytes, int column, float* out) {
+SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const float* p, int d, size_t half_bytes,
+                            int column, float* out) {
   F acc[R * D];
   SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++) acc[r * D + i] =
       begin ? load(out + (size_t)r * d + column + i * kLanes) : zero_f();
-  constexpr int kPer = kFloat ? 1 : 2;  // keys of one vector
-  for (int key = begin; key < end; key += kPer) {
-    const uint8_t* v = blocks[key / kBlockTokens] + half_bytes + ((size_t)(key % kBlockTokens) / kPer * d + column) * 4;
-    const I visible = set1_i(kFloat || key + 1 < end ? -1 : 0xffff);
-    I values[D];
-    SF_UNROLL for (int i = 0; i < D; i++) values[i] = and_i(load_bytes(v + i * 64), visible);
-    SF_UNROLL for (int r = 0; r < R; r++) {
-      const int at = r * kSegmentKeys + key;
+  const int whole = kFloat ? end : end & ~1;
+  for (int key = begin; key < whole; key += kFloat ? 1 : 2) {
+    const uint8_t* v = blocks[key / kBlockTokens] + half_bytes;
+    if (kFloat) {
+      v += ((size_t)(key % kBlockTokens) * d + column) * 4;
       SF_UNROLL for (int i = 0; i < D; i++) {
-        if (kFloat) {
-          acc[r * D + i] = fma(from_bits(values[i]), set1(p[at]), acc[r * D + i]);
-        } else {
-          acc[r * D + i] = dot2_bf16(acc[r * D + i], values[i], high + at);
-          acc[r * D + i] = dot2_bf16(acc[r * D + i], values[i], low + at);
-        }
+        const F value = load((const float*)v + i * kLanes);
+        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
+            fma(value, set1(p[r * kSegmentKeys + key]), acc[r * D + i]);
       }
+    } else {
+      v += ((size_t)(key % kBlockTokens) / 2 * d + column) * 4;
+      SF_UNROLL for (int i = 0; i < D; i++) {
+        const I pair = load_bytes(v + i * 64);
+        const F even = unzip_even(pair), odd = unzip_odd(pair);
+        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
+            fma(even, set1(p[r * kSegmentKeys + key]), acc[r * D + i]);
+        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
+            fma(odd, set1(p[r * kSegmentKeys + key + 1]), acc[r * D + i]);
+      }
+    }
+  }
+  if (whole < end) {  // the first half of a pair
+    const uint8_t* v =
+        blocks[whole / kBlockTokens] + half_bytes + ((size_t)(whole % kBlockTokens) / 2 * d + column) * 4;
+    SF_UNROLL for (int i = 0; i < D; i++) {
+      const F even = unzip_even(load_bytes(v + i * 64));
+      SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
+          fma(even, set1(p[r * kSegmentKeys + whole]), acc[r * D + i]);
     }
   }
   SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++)
@@ -68,18 +81,16 @@ SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const fl
 }
 
 template <int R, bool kFloat>
-void weigh_segment(uint8_t* const* blocks, int begin, int end, const float* p, const uint16_t* high,
-                   const uint16_t* low, int d, size_t half_bytes, float* out) {
+void weigh_segment(uint8_t* const* blocks, int begin, int end, const float* p, int d, size_t half_bytes, float* out) {
   int c = 0;
-  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, p, high, low, d, half_bytes, c, out);
-  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, p, high, low, d, half_bytes, c, out);
+  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, p, d, half_bytes, c, out);
+  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, p, d, half_bytes, c, out);
 }
 
 constexpr int kRowsAtOnce = SF_ATTENTION_ROWS;
 
 using ScoreFunction = void (*)(uint8_t* const*, int, const uint8_t*, int, float, float*);
-using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, const uint16_t*, const uint16_t*, int, size_t,
-                               float*);
+using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, int, size_t, float*);
 #if SF_ATTENTION_ROWS == 6
 #define SF_EACH(name, flag) {name<1, flag>, name<2, flag>, name<3, flag>, name<4, flag>, name<5, flag>, name<6, flag>}
 #else
@@ -88,125 +99,149 @@ using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, const ui
 const ScoreFunction kScore[2][kRowsAtOnce] = {SF_EACH(score_segment, false), SF_EACH(score_segment, true)};
 const WeighFunction kWeigh[2][kRowsAtOnce] = {SF_EACH(weigh_segment, false), SF_EACH(weigh_segment, true)};
 
-// Scores of one row to probabilities of its first n keys, zero up to n_padded. Returns m and l of the segment.
-SF_INLINE void soften(float* s, int n, int n_padded, bool is_float, uint16_t* high, uint16_t* low, float* m, float* l) {
-  F top = set1(-__builtin_inff());
-  for (int c = 0; c < n; c += kLanes) top = max(top, first(n - c, load(s + c), set1(-__builtin_inff())));
-  *m = max_lanes(top);
+// Scores of one row, n keys, to exp(s - m), in place. Returns m and l of the segment. NaN among the scores makes l NaN.
+SF_INLINE void soften(float* s, int n, float* m, float* l) {
+  const F nothing = set1(-__builtin_inff());
+  const int whole = n / kLanes * kLanes, rest = n - whole;
+  F top = nothing;
+  for (int c = 0; c < whole; c += kLanes) top = max(top, load(s + c));
+  if (rest) top = max(top, first(rest, load(s + whole), nothing));
+  const F shift = set1(*m = max_lanes(top));
   F sum = zero_f();
-  for (int c = 0; c < n_padded; c += kLanes) {
-    F p = first(n - c, exp_f(sub(load(s + c), set1(*m))), zero_f());
+  for (int c = 0; c < whole; c += kLanes) {
+    const F p = exp_f(sub(load(s + c), shift));
     sum = add(sum, p);
-    if (is_float) {
-      store(s + c, p);
-    } else {
-      store_bf16(high + c, p);
-      store_bf16(low + c, sub(p, load_bf16(high + c)));
-    }
+    store(s + c, p);
+  }
+  if (rest) {
+    const F p = first(rest, exp_f(sub(load(s + whole), shift)), zero_f());
+    sum = add(sum, p);
+    store(s + whole, p);
   }
   *l = sum_lanes(sum);
 }
 
 struct AttentionScratch {
-  uint8_t* q;      // [rows][d] elements of the cache's type
-  float* scores;   // [rows][256]
-  uint16_t* high;  // [rows][256]
-  uint16_t* low;   // [rows][256]
-  float* part;     // [rows][d] of the segment
-  float* total;    // [rows][d] merged so far
+  uint8_t* q;     // [rows][d] elements of the cache's type
+  float* scores;  // [rows][256]
+  float* total;   // [rows][d] merged so far
+  float* part;    // one segment's result
 };
 
 SF_INLINE AttentionScratch carve(uint8_t* p, int d) {
   AttentionScratch s;
   s.q = p, p += (size_t)kMaxTileRows * d * 4;
   s.scores = (float*)p, p += (size_t)kMaxTileRows * kSegmentKeys * 4;
-  s.high = (uint16_t*)p, p += (size_t)kMaxTileRows * kSegmentKeys * 2;
-  s.low = (uint16_t*)p, p += (size_t)kMaxTileRows * kSegmentKeys * 2;
-  s.part = (float*)p, p += (size_t)kMaxTileRows * d * 4;
-  s.total = (float*)p;
+  s.total = (float*)p, p += (size_t)kMaxTileRows * d * 4;
+  s.part = (float*)p;
   return s;
 }
 
+// A segment's result: o [rows][d], then m [rows], l [rows].
+SF_INLINE float* part_m(float* part, int rows, int d) { return part + (size_t)rows * d; }
+SF_INLINE float* part_l(float* part, int rows, int d) { return part + (size_t)rows * (d + 1); }
+
 // Rows [row, row_end) over keys [begin, end) of the segment.
 SF_INLINE void weigh(const AttentionScratch& s, uint8_t* const* blocks, int row, int row_end, int begin, int end, int d,
-                     bool is_float, size_t half_bytes) {
+                     bool is_float, size_t half_bytes, float* part) {
   for (int r = row; r < row_end; r += kRowsAtOnce) {
-    const int some = row_end - r < kRowsAtOnce ? row_end - r : kRowsAtOnce, at = r * kSegmentKeys;
-    kWeigh[is_float][some - 1](blocks, begin, end, s.scores + at, s.high + at, s.low + at, d, half_bytes,
-                               s.part + (size_t)r * d);
+    const int some = row_end - r < kRowsAtOnce ? row_end - r : kRowsAtOnce;
+    kWeigh[is_float][some - 1](blocks, begin, end, s.scores + r * kSegmentKeys, d, half_bytes, part + (size_t)r * d);
   }
 }
 
-SF_INLINE F exp_one(float x) { return exp_f(set1(x)); }
+// One segment of an item whose queries lie in s.q. Rows that end before the segment are left undefined in `part`.
+void attend_segment(const AttentionArgs* a, int n_tokens, int position, const int32_t* table, int head, int segment,
+                    const AttentionScratch& s, float* part) {
+  const int d = a->head_dim, group = a->n_heads / a->n_kv_heads, rows = n_tokens * group;
+  const bool is_float = a->kv.is_float;
+  const size_t half_bytes = kv_half_bytes(a->kv), q_bytes = (size_t)d * (is_float ? 4 : 2);
+  const int begin = segment * kSegmentKeys, left = position + n_tokens - begin;
+  const int keys = left < kSegmentKeys ? left : kSegmentKeys, n_blocks = (keys + kBlockTokens - 1) / kBlockTokens;
+  uint8_t* blocks[kSegmentKeys / kBlockTokens];
+  for (int b = 0; b < n_blocks; b++) blocks[b] = kv_block(a->kv, a->layer, table[begin / kBlockTokens + b], head);
+  for (int r = 0; r < rows; r += kRowsAtOnce) {
+    const int some = rows - r < kRowsAtOnce ? rows - r : kRowsAtOnce;
+    kScore[is_float][some - 1](blocks, n_blocks, s.q + r * q_bytes, d, a->scale, s.scores + r * kSegmentKeys);
+  }
+  const int first_visible = position + 1 - begin;  // keys of this segment that the first token sees
+  for (int r = 0; r < rows; r++) {
+    const int visible = first_visible + r / group;
+    if (visible > 0)
+      soften(s.scores + r * kSegmentKeys, visible < keys ? visible : keys, part_m(part, rows, d) + r,
+             part_l(part, rows, d) + r);
+  }
+  // The keys that all rows see, then token by token those that later rows see more. A row's sum stays in key order.
+  const bool all_equal = n_tokens == 1 || first_visible >= keys;
+  const int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
+  if (shared) weigh(s, blocks, 0, rows, 0, shared, d, is_float, half_bytes, part);
+  for (int t = 0; t < n_tokens && !all_equal; t++) {
+    const int visible = first_visible + t < keys ? first_visible + t : keys;
+    if (visible > shared) weigh(s, blocks, t * group, (t + 1) * group, shared, visible, d, is_float, half_bytes, part);
+  }
+}
 
-// (m, l, total) of the row's earlier segments with those of this one.
-SF_INLINE void merge(float* m, float* l, float* total, float m_part, float l_part, const float* part, int d) {
+// One row's earlier segments (m, l, total) with its result in the next one.
+SF_INLINE void merge_row(float* m, float* l, float* total, float m_part, float l_part, const float* part, int d) {
   const float top = *m > m_part ? *m : m_part;
-  const F old_weight = exp_one(*m - top), new_weight = exp_one(m_part - top);
-  float pair[2][kLanes];
-  store(pair[0], old_weight);
-  store(pair[1], new_weight);
-  *l = *l * pair[0][0] + l_part * pair[1][0];
+  const F old_weight = exp_f(set1(*m - top)), new_weight = exp_f(set1(m_part - top));
+  float old_one[kLanes], new_one[kLanes];
+  store(old_one, old_weight);
+  store(new_one, new_weight);
+  *l = *l * old_one[0] + l_part * new_one[0];
   *m = top;
   for (int i = 0; i < d; i += kLanes)
     store(total + i, fma(load(total + i), old_weight, mul(load(part + i), new_weight)));
 }
 
+// Segment `segment` of all rows into (m, l, total); segments come in order, from 0.
+SF_INLINE void merge_segment(int segment, int position, int group, int rows, int d, float* part, float* m, float* l,
+                             float* total) {
+  for (int r = 0; r < rows; r++) {
+    if (position + r / group < segment * kSegmentKeys) continue;  // an earlier token of the tile ends before it
+    const float m_part = part_m(part, rows, d)[r], l_part = part_l(part, rows, d)[r];
+    if (segment == 0) {
+      m[r] = m_part, l[r] = l_part;
+      __builtin_memcpy(total + (size_t)r * d, part + (size_t)r * d, (size_t)d * 4);
+    } else {
+      merge_row(m + r, l + r, total + (size_t)r * d, m_part, l_part, part + (size_t)r * d, d);
+    }
+  }
+}
+
+SF_INLINE void write_result(const AttentionArgs* a, int token, int rows, int head, const float* l, const float* total) {
+  const int d = a->head_dim, group = a->n_heads / a->n_kv_heads;
+  for (int r = 0; r < rows; r++) {
+    float* out = a->out + ((size_t)(token + r / group) * a->n_heads + head * group + r % group) * d;
+    const F inverse = set1(1.0f / l[r]);
+    for (int i = 0; i < d; i += kLanes) store(out + i, mul(load(total + (size_t)r * d + i), inverse));
+  }
+}
+
 void attention(const AttentionArgs* a, int token, int n_tokens, int position, const int32_t* table, int head,
-               uint8_t* scratch) {
+               int segment, int segment_end, float* parts, uint8_t* scratch) {
   const int d = a->head_dim, group = a->n_heads / a->n_kv_heads, rows = n_tokens * group;
-  const bool is_float = a->kv.is_float;
-  const size_t half_bytes = kv_half_bytes(a->kv), q_bytes = (size_t)d * (is_float ? 4 : 2);
+  const size_t q_bytes = (size_t)d * (a->kv.is_float ? 4 : 2);
   const AttentionScratch s = carve(scratch, d);
-  float m[kMaxTileRows], l[kMaxTileRows];
   for (int t = 0; t < n_tokens; t++)
     __builtin_memcpy(s.q + t * group * q_bytes,
                      (const uint8_t*)a->q + ((size_t)(token + t) * a->n_heads + head * group) * q_bytes,
                      group * q_bytes);
-  const int n_keys = position + n_tokens;  // of the last token
-  for (int begin = 0; begin < n_keys; begin += kSegmentKeys) {
-    const int keys = n_keys - begin < kSegmentKeys ? n_keys - begin : kSegmentKeys;
-    const int n_blocks = (keys + kBlockTokens - 1) / kBlockTokens;
-    uint8_t* blocks[kSegmentKeys / kBlockTokens];
-    for (int b = 0; b < n_blocks; b++) blocks[b] = kv_block(a->kv, a->layer, table[begin / kBlockTokens + b], head);
-    for (int r = 0; r < rows; r += kRowsAtOnce) {
-      const int some = rows - r < kRowsAtOnce ? rows - r : kRowsAtOnce;
-      kScore[is_float][some - 1](blocks, n_blocks, s.q + r * q_bytes, d, a->scale, s.scores + r * kSegmentKeys);
-    }
-    float m_part[kMaxTileRows], l_part[kMaxTileRows];
-    for (int r = 0; r < rows; r++) {
-      const int visible = position + r / group + 1 - begin;  // keys of this segment that the row may see, if positive
-      soften(s.scores + r * kSegmentKeys, visible < keys ? visible : keys, n_blocks * kBlockTokens, is_float,
-             s.high + r * kSegmentKeys, s.low + r * kSegmentKeys, m_part + r, l_part + r);
-    }
-    // The keys that all rows see, then token by token those that later rows see more. A row's sum stays in key order.
-    const int first_visible = position + 1 - begin;
-    const bool all_equal = n_tokens == 1 || first_visible >= keys;
-    const int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
-    if (shared) weigh(s, blocks, 0, rows, 0, shared, d, is_float, half_bytes);
-    for (int t = 0; t < n_tokens && !all_equal; t++) {
-      const int visible = first_visible + t < keys ? first_visible + t : keys;
-      if (visible > shared) weigh(s, blocks, t * group, (t + 1) * group, shared, visible, d, is_float, half_bytes);
-    }
-    for (int r = 0; r < rows; r++) {
-      if (position + r / group < begin) continue;  // an earlier token of the tile ends before this segment
-      float *total = s.total + (size_t)r * d, *part = s.part + (size_t)r * d;
-      if (begin == 0) {
-        m[r] = m_part[r], l[r] = l_part[r];
-        __builtin_memcpy(total, part, (size_t)d * 4);
-      } else {
-        merge(m + r, l + r, total, m_part[r], l_part[r], part, d);
-      }
-    }
+  float m[kMaxTileRows], l[kMaxTileRows];
+  for (int g = segment; g < segment_end; g++) {
+    float* part = parts ? parts + g * attention_part_floats(rows, d) : s.part;
+    attend_segment(a, n_tokens, position, table, head, g, s, part);
+    if (!parts) merge_segment(g, position, group, rows, d, part, m, l, s.total);
   }
-  const int k = a->n_heads * d;
-  for (int r = 0; r < rows; r++) {
-    const int row = token + r / group, column = (head * group + r % group) * d;
-    const F inverse = set1(1.0f / l[r]);
-    const float* total = s.total + (size_t)r * d;
-    uint8_t* out = a->out + (size_t)(row / kRowGroup) * act_group_bytes(a->out_kind, k);
-    for (int i = 0; i < d; i += 32)
-      put_32(a->out_kind, out, row % kRowGroup, column + i, mul(load(total + i), inverse),
-             mul(load(total + i + 16), inverse));
-  }
+  if (!parts) write_result(a, token, rows, head, l, s.total);
+}
+
+void attention_merge(const AttentionArgs* a, int token, int n_tokens, int position, int head, float* parts,
+                     uint8_t* scratch) {
+  const int d = a->head_dim, group = a->n_heads / a->n_kv_heads, rows = n_tokens * group;
+  float m[kMaxTileRows], l[kMaxTileRows];
+  float* total = carve(scratch, d).total;
+  for (int g = 0; g < attention_segments(position, n_tokens); g++)
+    merge_segment(g, position, group, rows, d, parts + g * attention_part_floats(rows, d), m, l, total);
+  write_result(a, token, rows, head, l, total);
 }

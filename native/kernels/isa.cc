@@ -2,9 +2,7 @@
 // here: a standard template or an inline function with external linkage would leave a weak copy, made for this
 // instruction set, that the linker may pick for everybody.
 #if defined(SF_AVX512)
-#include "simd_avx512.h"
-#else
-#include "simd_generic.h"
+#include <immintrin.h>
 #endif
 
 #include "kernel_table.h"
@@ -14,19 +12,32 @@
 #define SF_STRING2(a) #a
 #define SF_STRING(a) SF_STRING2(a)
 
+// Before a loop of few iterations over registers: they must be known by name, not by index.
+#if defined(__GNUC__) && !defined(__clang__)
+#define SF_UNROLL _Pragma("GCC unroll 32")
+#else
+#define SF_UNROLL _Pragma("unroll")
+#endif
+
 namespace sixfold {
 namespace {
 
+// clang-format off: in the order of use
+#if defined(SF_AVX512)
+#include "simd_avx512.h"
+#else
+#include "simd_generic.h"
+#endif
 #include "activations.h"
 #include "gemm.h"
-// After gemm.h: uses its unrolling.
 #include "attention.h"
+// clang-format on
 
 }  // namespace
 
 const KernelTable* SF_JOIN(kernels_, SF_ISA)() {
-  static const KernelTable table = {SF_STRING(SF_ISA), matmul,   norm_group, pack_group, qkv_rows,   attention,
-                                    gate_up_rows,      add_rows, argmax,     int8_peak,  read_memory};
+  static const KernelTable table = {SF_STRING(SF_ISA), matmul,       norm_group, pack_group, qkv_rows,  attention,
+                                    attention_merge,   gate_up_rows, add_rows,   argmax,     int8_peak, read_memory};
   return &table;
 }
 

@@ -16,28 +16,37 @@ struct QkvArgs {
   KvView kv;
   int32_t layer, n_heads, n_kv_heads, head_dim;
   RopeStyle rope_style;
-  const float* rope_cos;        // [positions][head_dim], each pair's cosine at both of its dimensions
-  const float* rope_sin;        // [positions][head_dim], negative at the first dimension of a pair
+  // [positions][head_dim]. Interleaved: (cos, sin) per pair; halves: all cosines, then all sines.
+  const float* rope;
   const int32_t* positions;     // [tokens]
   const int32_t* write_blocks;  // [tokens] block that holds the token's position
   void* q;                      // [tokens][n_heads][head_dim] bf16 or float, as the cache
 };
 
-// One item of attention: all query heads of one KV head for `n_tokens` consecutive tokens of one sequence.
+// One item of attention: all query heads of one KV head for consecutive tokens of one sequence (a tile).
 struct AttentionArgs {
   KvView kv;
   int32_t layer, n_heads, n_kv_heads, head_dim;
   float scale;    // multiplies the scores
   const void* q;  // as written by qkv_rows
-  ActKind out_kind;
-  uint8_t* out;  // activation groups with k = n_heads * head_dim
+  float* out;     // [tokens][n_heads][head_dim]
 };
 
 constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of one attention item
 
-inline size_t attention_scratch_bytes(int head_dim) {
-  // queries, scores, P high and low, partial and running output, statistics
-  return (size_t)kMaxTileRows * (head_dim * 4 + kSegmentKeys * 8 + head_dim * 8 + 64) + 4096;
+// Segments that the last of `n_tokens` tokens from `position` on sees.
+static inline int attention_segments(int position, int n_tokens) {
+  return (position + n_tokens + kSegmentKeys - 1) / kSegmentKeys;
+}
+
+// Floats of one segment's result: o [rows][head_dim], m [rows], l [rows], up to a whole cache line.
+static inline size_t attention_part_floats(int rows, int head_dim) {
+  return ((size_t)rows * (head_dim + 2) + kLanes - 1) / kLanes * kLanes;
+}
+
+// Queries, scores, merged and partial result.
+static inline size_t attention_scratch_bytes(int head_dim) {
+  return (size_t)kMaxTileRows * (head_dim * 8 + kSegmentKeys * 4) + attention_part_floats(kMaxTileRows, head_dim) * 4;
 }
 
 struct KernelTable {
@@ -58,9 +67,13 @@ struct KernelTable {
   // y[n_rows][ldy] = product of one head's columns for tokens [row_begin, row_begin + n_rows).
   void (*qkv_rows)(const QkvArgs* args, int head, int row_begin, int n_rows, float* y, int ldy);
 
-  // Tokens [token, token + n_tokens) at positions [position, position + n_tokens), KV head `head`.
+  // Tokens [token, token + n_tokens) at positions from `position`, KV head `head`, segments [segment, segment_end).
+  // parts null: these are all segments; the result is written. Otherwise each segment's result is left in
+  // parts[segment], for attention_merge.
   void (*attention)(const AttentionArgs* args, int token, int n_tokens, int position, const int32_t* table, int head,
-                    uint8_t* scratch);
+                    int segment, int segment_end, float* parts, uint8_t* scratch);
+  void (*attention_merge)(const AttentionArgs* args, int token, int n_tokens, int position, int head, float* parts,
+                          uint8_t* scratch);
 
   // y holds gate and up tiles alternating; writes act(gate) * up as columns [column, column + n_out) of the groups.
   void (*gate_up_rows)(const float* y, int ldy, int n_rows, int n_out, Activation act, ActKind kind, uint8_t* out,
@@ -75,7 +88,7 @@ struct KernelTable {
 
   // Integer multiply-accumulates (register-only) in a loop of `rounds`; returns MACs done. For measuring the limit.
   double (*int8_peak)(int rounds, int32_t* sink);
-  // Sum of bytes, streaming. For measuring the limit.
+  // Streams over the bytes; the result only keeps the loads alive. For measuring the limit.
   uint64_t (*read_memory)(const uint8_t* data, size_t bytes);
 };
 

@@ -49,7 +49,9 @@ constexpr int kTileBytesQ4_1 = 320;
 constexpr int kTileBytesQ8_0 = 512;
 constexpr int kScaleBytesQ8_0 = 32;
 
-inline ActKind act_kind(WeightKind kind) { return kind == kWeightQ4_1 || kind == kWeightQ8_0 ? kActInt8 : kActFloat; }
+static inline ActKind act_kind(WeightKind kind) {
+  return kind == kWeightQ4_1 || kind == kWeightQ8_0 ? kActInt8 : kActFloat;
+}
 
 // Activations of 8 rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
 // row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
@@ -63,7 +65,7 @@ struct alignas(64) ActBlock {
 static_assert(sizeof(ActBlock) == 384, "one activation block is six cache lines");
 
 // Bytes of one group of 8 activation rows with k inputs. Float groups are [k][8].
-inline size_t act_group_bytes(ActKind kind, int k) {
+static inline size_t act_group_bytes(ActKind kind, int k) {
   return kind == kActInt8 ? (size_t)k / kQuantBlock * sizeof(ActBlock) : (size_t)k * kRowGroup * sizeof(float);
 }
 
@@ -77,9 +79,11 @@ struct KvView {
   int32_t is_float;  // 1: float32, 0: bf16
 };
 
-inline size_t kv_half_bytes(const KvView& kv) { return (size_t)kBlockTokens * kv.head_dim * (kv.is_float ? 4 : 2); }
+static inline size_t kv_half_bytes(const KvView& kv) {
+  return (size_t)kBlockTokens * kv.head_dim * (kv.is_float ? 4 : 2);
+}
 
-inline uint8_t* kv_block(const KvView& kv, int layer, int block, int head) {
+static inline uint8_t* kv_block(const KvView& kv, int layer, int block, int head) {
   return kv.base + (((size_t)layer * kv.n_blocks + block) * kv.n_kv_heads + head) * 2 * kv_half_bytes(kv);
 }
 

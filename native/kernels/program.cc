@@ -16,6 +16,8 @@ constexpr int kChunkRows = 64;
 constexpr int kChunkBytes = 24 << 10;
 // Rows per chunk of the embedding lookup.
 constexpr int kEmbedRows = 16;
+// Attention items per thread below which they are split.
+constexpr int kItemsPerThread = 4;
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -61,17 +63,38 @@ struct Chunks {
     return y;
   }
 
-  // Few rows: each thread norms them for itself, which is cheaper than waiting for another to do it.
-  static const uint8_t* own_norm(Program& self, const Program::Op& op, int rows, const int32_t* gather, int thread) {
-    if (rows > kRowGroup) return self.normed_;
+  // Makes one activation group, rows [begin, begin + n): the operation's norm, or attention's output as it is.
+  static void make_group(Program& self, const Program::Op& op, int begin, int n, uint8_t* group) {
+    if (op.kind == Program::Kind::kProj) {
+      const int k = op.w->view.k;
+      self.kernels_->pack_group(self.attended_ + static_cast<size_t>(begin) * k, k, n, k, op.in_kind, group);
+    } else {
+      const bool gather = op.kind == Program::Kind::kHead;
+      const float* x = self.residual_ + (gather ? 0 : static_cast<size_t>(begin) * self.hidden_);
+      self.kernels_->norm_group(x, self.hidden_, gather ? self.step_.logit_tokens + begin : nullptr, n, self.hidden_,
+                                op.norm.get(), op.eps, op.in_kind, group);
+    }
+  }
+
+  // A phase of its own where there are many rows.
+  static void inputs(void* arg, const void* o, int chunk, int) {
+    Program& self = program(arg);
+    const Program::Op& op = operation(o);
+    const int rows = op.kind == Program::Kind::kHead ? self.step_.n_logits : self.step_.n_tokens;
+    make_group(self, op, chunk * kRowGroup, std::min(kRowGroup, rows - chunk * kRowGroup),
+               self.input_ + chunk * act_group_bytes(op.in_kind, op.w->view.k));
+  }
+
+  // Few rows: each thread makes them for itself, which is cheaper than waiting for another to do it.
+  static const uint8_t* input_of(Program& self, const Program::Op& op, int rows, int thread) {
+    if (rows > kRowGroup) return self.input_;
     Program::Worker& worker = self.workers_[thread];
     const uint64_t tag = self.step_number_ * self.ops_.size() + op.index;
-    if (worker.normed_tag != tag) {
-      self.kernels_->norm_group(self.residual_, self.hidden_, gather, rows, self.hidden_, op.norm.get(), op.eps,
-                                op.in_kind, worker.normed);
-      worker.normed_tag = tag;
+    if (worker.input_tag != tag) {
+      make_group(self, op, 0, rows, worker.input);
+      worker.input_tag = tag;
     }
-    return worker.normed;
+    return worker.input;
   }
 
   static void embed(void* arg, const void* o, int chunk, int) {
@@ -82,23 +105,11 @@ struct Chunks {
       op.table->row(self.step_.token_ids[t], self.residual_ + static_cast<size_t>(t) * self.hidden_);
   }
 
-  static void norm(void* arg, const void* o, int chunk, int) {
-    Program& self = program(arg);
-    const Program::Op& op = operation(o);
-    const bool gather = op.kind == Program::Kind::kHead;
-    const int rows = gather ? self.step_.n_logits : self.step_.n_tokens;
-    const int begin = chunk * kRowGroup, n = std::min(kRowGroup, rows - begin);
-    const float* x = self.residual_ + (gather ? 0 : static_cast<size_t>(begin) * self.hidden_);
-    self.kernels_->norm_group(x, self.hidden_, gather ? self.step_.logit_tokens + begin : nullptr, n, self.hidden_,
-                              op.norm.get(), op.eps, op.in_kind,
-                              self.normed_ + chunk * act_group_bytes(op.in_kind, self.hidden_));
-  }
-
   static void qkv(void* arg, const void* o, int chunk, int thread) {
     Program& self = program(arg);
     const Program::Op& op = operation(o);
     const Part p = part_of(op, chunk, self.step_.n_tokens);
-    const uint8_t* act = own_norm(self, op, self.step_.n_tokens, nullptr, thread);
+    const uint8_t* act = input_of(self, op, self.step_.n_tokens, thread);
     product(self, op, p, thread, act);
     QkvArgs args = op.qkv;
     args.positions = self.step_.positions;
@@ -109,17 +120,25 @@ struct Chunks {
   static void attention(void* arg, const void* o, int chunk, int thread) {
     Program& self = program(arg);
     const Program::Op& op = operation(o);
-    const int heads = op.attention.n_kv_heads;
-    const Program::Tile& tile = self.tiles_[chunk / heads];
-    self.kernels_->attention(&op.attention, tile.token, tile.n_tokens, tile.position, tile.table, chunk % heads,
-                             self.workers_[thread].attention);
+    const int heads = op.attention.n_kv_heads, item = chunk / self.splits_, split = chunk % self.splits_;
+    const Program::Tile& tile = self.tiles_[item / heads];
+    uint8_t* scratch = self.workers_[thread].attention;
+    float* parts = self.splits_ > 1 ? self.parts_ + item * self.parts_per_item_ : nullptr;
+    self.kernels_->attention(&op.attention, tile.token, tile.n_tokens, tile.position, tile.table, item % heads,
+                             split * tile.n_segments / self.splits_, (split + 1) * tile.n_segments / self.splits_,
+                             parts, scratch);
+    if (!parts || ++self.parts_done_[item] < self.splits_) return;
+    // The last to finish a part merges them all: no further barrier is needed.
+    self.parts_done_[item] = 0;
+    self.kernels_->attention_merge(&op.attention, tile.token, tile.n_tokens, tile.position, item % heads, parts,
+                                   scratch);
   }
 
   static void residual(void* arg, const void* o, int chunk, int thread) {
     Program& self = program(arg);
     const Program::Op& op = operation(o);
     const Part p = part_of(op, chunk, self.step_.n_tokens);
-    const float* y = product(self, op, p, thread, op.in);
+    const float* y = product(self, op, p, thread, op.in ? op.in : input_of(self, op, self.step_.n_tokens, thread));
     self.kernels_->add_rows(y, p.n_tiles * kLanes, p.n_rows, p.n_tiles * kLanes,
                             self.residual_ + static_cast<size_t>(p.row) * self.hidden_ + p.tile * kLanes, self.hidden_);
   }
@@ -128,7 +147,7 @@ struct Chunks {
     Program& self = program(arg);
     const Program::Op& op = operation(o);
     const Part p = part_of(op, chunk, self.step_.n_tokens);
-    const float* y = product(self, op, p, thread, own_norm(self, op, self.step_.n_tokens, nullptr, thread));
+    const float* y = product(self, op, p, thread, input_of(self, op, self.step_.n_tokens, thread));
     self.kernels_->gate_up_rows(y, p.n_tiles * kLanes, p.n_rows, p.n_tiles * kLanes / 2, op.act, op.out_kind, op.out,
                                 op.w->view.n / 2, p.row, p.tile * kLanes / 2);
   }
@@ -145,7 +164,7 @@ struct Chunks {
       worker.best_tag = self.step_number_;
     }
     const Part p = part_of(op, chunk, step.n_logits);
-    const float* y = product(self, op, p, thread, own_norm(self, op, step.n_logits, step.logit_tokens, thread));
+    const float* y = product(self, op, p, thread, input_of(self, op, step.n_logits, thread));
     const int column = p.tile * kLanes, ldy = p.n_tiles * kLanes, n = std::min(ldy, op.w->view.n_true - column);
     for (int r = 0; r < p.n_rows; r++, y += ldy) {
       const int row = p.row + r;
@@ -218,28 +237,30 @@ void Program::norm_qkv_rope_write(int layer, const float* norm, int64_t norm_siz
   n_positions_ =
       n_positions_ ? std::min<int>(n_positions_, static_cast<int>(n_positions)) : static_cast<int>(n_positions);
 
-  // Tables are given per pair and read per dimension. Layers share one copy.
-  std::shared_ptr<float> rope;
-  const size_t size = static_cast<size_t>(n_positions) * head_dim;
-  std::shared_ptr<float> expanded(new float[2 * size], [](float* p) { delete[] p; });
-  for (int64_t p = 0; p < n_positions; p++)
-    for (int i = 0; i < head_dim / 2; i++) {
-      const float c = cos[p * (head_dim / 2) + i], s = sin[p * (head_dim / 2) + i];
-      const int a = style == kRopeInterleaved ? 2 * i : i, b = style == kRopeInterleaved ? 2 * i + 1 : i + head_dim / 2;
-      float* row = expanded.get() + p * head_dim;
-      row[a] = row[b] = c;
-      row[size + a] = -s;
-      row[size + b] = s;
-    }
-  for (const auto& other : ops_)
-    if (other->rope && other->qkv.head_dim == head_dim && other->qkv.rope_sin == other->rope.get() + size &&
-        std::memcmp(other->rope.get(), expanded.get(), 2 * size * sizeof(float)) == 0)
-      rope = other->rope;
-  op.rope = rope ? rope : expanded;
-  op.qkv = QkvArgs{kv,      layer,   n_heads, n_kv_heads, head_dim, style, op.rope.get(), op.rope.get() + size,
-                   nullptr, nullptr, nullptr};
+  op.qkv = QkvArgs{kv, layer, n_heads, n_kv_heads, head_dim, style, nullptr, nullptr, nullptr, nullptr};
+  share_rope(op, cos, sin, n_positions);
   op.tiles_per_chunk = head_dim / kLanes;  // one head: rotation and cache write need all of it
   op.n_tile_chunks = n_heads + 2 * n_kv_heads;
+}
+
+// Layers whose tables are equal share one copy.
+void Program::share_rope(Op& op, const float* cos, const float* sin, int64_t n_positions) {
+  const int half = op.qkv.head_dim / 2;
+  const bool interleaved = op.qkv.rope_style == kRopeInterleaved;
+  const size_t size = static_cast<size_t>(n_positions) * half * 2;
+  std::shared_ptr<float> table(new float[size], [](float* p) { delete[] p; });
+  for (int64_t p = 0; p < n_positions; p++)
+    for (int i = 0; i < half; i++) {
+      float* row = table.get() + p * half * 2;
+      row[interleaved ? 2 * i : i] = cos[p * half + i];
+      row[interleaved ? 2 * i + 1 : half + i] = sin[p * half + i];
+    }
+  op.rope_size = size;
+  for (const auto& other : ops_)
+    if (other->rope && other->rope_size == size && !std::memcmp(other->rope.get(), table.get(), size * sizeof(float)))
+      table = other->rope;
+  op.rope = table;
+  op.qkv.rope = table.get();
 }
 
 void Program::attention(int layer, float scale) {
@@ -250,8 +271,8 @@ void Program::attention(int layer, float scale) {
   const QkvArgs args = qkv->qkv;
   Op& op = add(Kind::kAttention);
   op.layer = layer;
-  op.attention = AttentionArgs{kv_->view(), layer,   args.n_heads, args.n_kv_heads, args.head_dim,
-                               scale,       nullptr, kActInt8,     nullptr};
+  op.attention =
+      AttentionArgs{kv_->view(), layer, args.n_heads, args.n_kv_heads, args.head_dim, scale, nullptr, nullptr};
 }
 
 void Program::proj_residual(std::shared_ptr<PackedMatrix> w) {
@@ -307,28 +328,33 @@ void Program::finalize() {
     if (ops_[i]->kind == Kind::kHead && i + 1 != ops_.size()) refuse("final_norm_head comes last");
   }
   const int groups = ceil_div(max_tokens_, kRowGroup);
-  size_t q_elements = 0, attended = 0, gated = 0, normed = 0, y_columns = 0;
+  size_t q_elements = 0, gated = 0, input = 0, y_columns = 0;
   int head_dim = 0;
   for (const auto& op : ops_) {
     if (op->kind == Kind::kQkv) {
       q_elements = std::max<size_t>(q_elements, op->qkv.n_heads * op->qkv.head_dim);
       head_dim = std::max(head_dim, op->qkv.head_dim);
     }
-    if (op->norm) normed = std::max(normed, act_group_bytes(op->in_kind, hidden_));
-    if (op->kind == Kind::kProj) attended = std::max(attended, act_group_bytes(op->in_kind, op->w->view.k));
+    if (op->norm || op->kind == Kind::kProj) input = std::max(input, act_group_bytes(op->in_kind, op->w->view.k));
     if (op->kind == Kind::kDown) gated = std::max(gated, act_group_bytes(op->in_kind, op->w->view.k));
     if (op->w) y_columns = std::max<size_t>(y_columns, op->tiles_per_chunk * kLanes);
   }
   residual_ = reinterpret_cast<float*>(arena_.allocate(sizeof(float) * max_tokens_ * hidden_));
-  normed_ = arena_.allocate(groups * normed);
-  attended_ = arena_.allocate(groups * attended);
+  input_ = arena_.allocate(groups * input);
   hidden_act_ = arena_.allocate(groups * gated);
   q_ = arena_.allocate(q_elements * max_tokens_ * sizeof(float));
+  attended_ = reinterpret_cast<float*>(arena_.allocate(q_elements * max_tokens_ * sizeof(float)));
+  if (n_positions_ > kSegmentKeys && pool_->size() > 1) {
+    parts_per_item_ = attention_segments(n_positions_, 0) * attention_part_floats(kMaxTileRows, head_dim);
+    const size_t items = kItemsPerThread * pool_->size();
+    parts_ = reinterpret_cast<float*>(arena_.allocate(items * parts_per_item_ * sizeof(float)));
+    parts_done_.reset(new std::atomic<int>[items]());
+  }
   write_blocks_ = reinterpret_cast<int32_t*>(arena_.allocate(sizeof(int32_t) * max_tokens_));
   logit_row_ = reinterpret_cast<int32_t*>(arena_.allocate(sizeof(int32_t) * max_tokens_));
   workers_.resize(pool_->size());
   for (Worker& w : workers_) {
-    w.normed = arena_.allocate(normed);
+    w.input = arena_.allocate(input);
     w.y = reinterpret_cast<float*>(arena_.allocate(sizeof(float) * kChunkRows * y_columns));
     w.attention = arena_.allocate(attention_scratch_bytes(head_dim));
     w.best = reinterpret_cast<float*>(arena_.allocate(sizeof(float) * max_tokens_));
@@ -345,9 +371,6 @@ void Program::finalize() {
       if (i + 1 == ops_.size() || ops_[i + 1]->kind != Kind::kProj) refuse("proj_residual follows attention");
       op.attention.q = q_;
       op.attention.out = attended_;
-      op.attention.out_kind = next_kind;
-    } else if (op.kind == Kind::kProj) {
-      op.in = attended_;
     } else if (op.kind == Kind::kGateUp) {
       if (i + 1 == ops_.size() || ops_[i + 1]->kind != Kind::kDown) refuse("down_residual follows norm_gateup_act");
       op.out = hidden_act_;
@@ -399,6 +422,7 @@ void Program::check_step(const Step& s) const {
 
 void Program::cut_tiles() {
   tiles_.clear();
+  splits_ = 1;
   const int most = std::min(4, std::max(1, 12 / group_));
   for (int t = 0; t < step_.n_tokens;) {
     int n = 1;
@@ -406,12 +430,16 @@ void Program::cut_tiles() {
     while (n < most && t + n < step_.n_tokens && step_.row_of_token[t + n] == step_.row_of_token[t] &&
            step_.positions[t + n] % most != 0)
       n++;
-    tiles_.push_back(Tile{t, n, step_.positions[t], step_.positions[t] + n,
+    tiles_.push_back(Tile{t, n, step_.positions[t], attention_segments(step_.positions[t], n),
                           step_.block_tables + step_.slot_of_row[step_.row_of_token[t]] * step_.table_stride});
     t += n;
   }
   // The longest first: a late long item would leave the other threads waiting.
-  std::stable_sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) { return a.cost > b.cost; });
+  std::stable_sort(tiles_.begin(), tiles_.end(),
+                   [](const Tile& a, const Tile& b) { return a.position + a.n_tokens > b.position + b.n_tokens; });
+  // Too few items for the threads: cut them at segment borders, where results are partial anyway.
+  const int items = static_cast<int>(tiles_.size()) * kv_->view().n_kv_heads, wanted = kItemsPerThread * pool_->size();
+  if (parts_ && items < wanted) splits_ = std::min(ceil_div(wanted, items), tiles_[0].n_segments);
 }
 
 void Program::prepare(const Step& step) {
@@ -435,19 +463,23 @@ void Program::prepare(const Step& step) {
         break;
       case Kind::kQkv:
       case Kind::kGateUp:
-        if (tokens > kRowGroup) phases_.push_back({Chunks::norm, &op, groups});
+        if (tokens > kRowGroup) phases_.push_back({Chunks::inputs, &op, groups});
         phases_.push_back({op.kind == Kind::kQkv ? Chunks::qkv : Chunks::gate_up, &op, op.n_tile_chunks * row_chunks});
         break;
       case Kind::kAttention:
-        phases_.push_back({Chunks::attention, &op, static_cast<int>(tiles_.size()) * op.attention.n_kv_heads});
+        phases_.push_back(
+            {Chunks::attention, &op, static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_});
         break;
       case Kind::kProj:
+        if (tokens > kRowGroup) phases_.push_back({Chunks::inputs, &op, groups});
+        phases_.push_back({Chunks::residual, &op, op.n_tile_chunks * row_chunks});
+        break;
       case Kind::kDown:
         phases_.push_back({Chunks::residual, &op, op.n_tile_chunks * row_chunks});
         break;
       case Kind::kHead:
         if (!step.n_logits) break;
-        if (step.n_logits > kRowGroup) phases_.push_back({Chunks::norm, &op, ceil_div(step.n_logits, kRowGroup)});
+        if (step.n_logits > kRowGroup) phases_.push_back({Chunks::inputs, &op, ceil_div(step.n_logits, kRowGroup)});
         phases_.push_back({Chunks::head, &op, op.n_tile_chunks * ceil_div(step.n_logits, kChunkRows)});
         break;
     }

@@ -2,6 +2,7 @@
 // is a field of the step, not a shape of the program.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,8 +77,9 @@ class Program {
     Activation act = kSilu;
     QkvArgs qkv{};
     std::shared_ptr<float> rope;
+    size_t rope_size = 0;  // floats
     AttentionArgs attention{};
-    uint8_t* in = nullptr;  // activation groups that the product reads; null: normed by each thread for itself
+    uint8_t* in = nullptr;  // activation groups that the product reads, where another operation made them
     ActKind in_kind = kActInt8;
     uint8_t* out = nullptr;
     ActKind out_kind = kActInt8;
@@ -87,22 +89,23 @@ class Program {
 
   // Consecutive tokens of one sequence that attention handles together.
   struct Tile {
-    int token, n_tokens, position, cost;
+    int token, n_tokens, position, n_segments;
     const int32_t* table;
   };
 
   struct alignas(64) Worker {
-    uint8_t* normed = nullptr;  // one activation group
-    float* y = nullptr;         // output of a product chunk
+    uint8_t* input = nullptr;  // one activation group: norm or attention output, for steps of one group
+    float* y = nullptr;        // output of a product chunk
     uint8_t* attention = nullptr;
     float* best = nullptr;  // [max_tokens] running argmax of the logit rows
     int32_t* best_id = nullptr;
     uint8_t* nan = nullptr;
-    uint64_t normed_tag = 0, best_tag = 0;
+    uint64_t input_tag = 0, best_tag = 0;
   };
 
   Op& add(Kind kind);
   void copy_norm(Op& op, const float* norm, int64_t size);
+  void share_rope(Op& op, const float* cos, const float* sin, int64_t n_positions);
   void check_input(const PackedMatrix& w, int k) const;
   void split(Op& op, int unit_tiles);
   void check_step(const Step& step) const;
@@ -120,18 +123,21 @@ class Program {
   Arena arena_;
 
   float* residual_ = nullptr;
-  uint8_t* normed_ = nullptr;      // activation groups: norm output, for steps of more than one group
-  uint8_t* attended_ = nullptr;    // activation groups: attention output
+  uint8_t* input_ = nullptr;       // activation groups: norm or attention output, for steps of more groups
   uint8_t* hidden_act_ = nullptr;  // activation groups: gate/up output
+  float* attended_ = nullptr;      // [max_tokens][heads * head_dim]
+  float* parts_ = nullptr;         // results of attention segments, when items are split
+  size_t parts_per_item_ = 0;      // floats
+  std::unique_ptr<std::atomic<int>[]> parts_done_;  // per item; back at 0 when the item is merged
   void* q_ = nullptr;
   int32_t* write_blocks_ = nullptr;
   int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1
-  ActKind attended_kind_ = kActInt8, hidden_act_kind_ = kActInt8;
 
   // Of the step that runs.
   Step step_{};
   uint64_t step_number_ = 0;
   std::vector<Tile> tiles_;
+  int splits_ = 1;  // chunks of an attention item
   std::vector<Phase> phases_;
 };
 

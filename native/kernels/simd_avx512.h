@@ -1,10 +1,5 @@
 // 16-lane operations for AVX-512 with VNNI and BF16. Same names and meaning as simd_generic.h.
-#pragma once
-
-#include <immintrin.h>
-
-#include "layout.h"
-
+// Part of isa.cc: included inside the namespace of this instruction set.
 #define SF_INLINE inline __attribute__((always_inline))
 
 // Rows that a product or an attention kernel handles at once: as many sums as fit 32 registers.
@@ -35,15 +30,24 @@ SF_INLINE F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 // To the nearest, ties to even.
 SF_INLINE I to_int(F x) { return _mm512_cvtps_epi32(x); }
 SF_INLINE F round_even(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// x * 2^n for whole n.
+SF_INLINE F times_power_of_two(F x, F n) { return _mm512_scalef_ps(x, n); }
+// 1 / x for x in [1, 2^127] to about an ulp: an estimate of 14 bits and one step of Newton's method.
+SF_INLINE F reciprocal(F x) {
+  const __m512 y = _mm512_rcp14_ps(x);
+  return _mm512_mul_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(2.0f)));
+}
 SF_INLINE I bits(F x) { return _mm512_castps_si512(x); }
 SF_INLINE F from_bits(I x) { return _mm512_castsi512_ps(x); }
 SF_INLINE I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
 SF_INLINE I and_i(I a, I b) { return _mm512_and_si512(a, b); }
 SF_INLINE I max_i(I a, I b) { return _mm512_max_epi32(a, b); }
-SF_INLINE I shl23(I x) { return _mm512_slli_epi32(x, 23); }
 SF_INLINE I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 SF_INLINE I high_nibbles(I x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
 SF_INLINE F load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+SF_INLINE I dot4_vectors(I acc, I w, I a) { return _mm512_dpbusd_epi32(acc, w, a); }
+// Hides a register's content from the optimizer.
+#define SF_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 // Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the four signed bytes at a.
 SF_INLINE I dot4(I acc, I w, const int8_t* a) {
   int32_t quad;
@@ -78,6 +82,66 @@ SF_INLINE void store_bf16(uint16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, (
 SF_INLINE F load_bf16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
 }
-// 16 int32 in [-128, 127] to bytes.
-SF_INLINE void store_int8(int8_t* p, I x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(x)); }
+// Lane 2i from even, lane 2i + 1 of 16-bit halves from odd: 16 pairs of bf16, as V blocks hold them.
+SF_INLINE I zip_bf16(F even, F odd) {
+  const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
+  const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+// The two bf16 of each pair as floats.
+SF_INLINE F unzip_even(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+SF_INLINE F unzip_odd(I pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+// t holds (cos, sin) for 8 pairs of neighbours in x: each pair rotated by its angle.
+SF_INLINE F rotate_pairs(F x, F t) {
+  return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(t), _mm512_mul_ps(swap_pairs(x), _mm512_movehdup_ps(t)));
+}
+
+// 32 values of 8 rows to codes, scales and sums. The largest magnitude is found on the bit patterns, where NaN is
+// above everything: a NaN makes the scale NaN and so reaches the row's result instead of being quantized away.
+SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i a[8], b[4], c[2];
+  for (int r = 0; r < 8; r++)
+    a[r] = _mm512_max_epi32(_mm512_and_si512(bits(lo[r]), magnitude), _mm512_and_si512(bits(hi[r]), magnitude));
+  // Transpose while reducing: after each step a 128-bit lane holds twice as many rows.
+  for (int i = 0; i < 4; i++)
+    b[i] =
+        _mm512_max_epi32(_mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]));
+  for (int i = 0; i < 2; i++)
+    c[i] =
+        _mm512_max_epi32(_mm512_unpacklo_epi64(b[2 * i], b[2 * i + 1]), _mm512_unpackhi_epi64(b[2 * i], b[2 * i + 1]));
+  __m512i top = _mm512_max_epi32(_mm512_shuffle_i32x4(c[0], c[1], 0x88), _mm512_shuffle_i32x4(c[0], c[1], 0xdd));
+  top = _mm512_max_epi32(top, _mm512_shuffle_i32x4(top, top, 0xb1));  // lanes: rows 0-3 twice, rows 4-7 twice
+  const __m256 amax = _mm256_castsi256_ps(_mm512_castsi512_si256(_mm512_shuffle_i32x4(top, top, 0x08)));
+  const __m256 most = _mm256_set1_ps(127.0f);
+  const __m256 scale = _mm256_div_ps(amax, most);
+  const __m512 inverse = _mm512_castps256_ps512(
+      _mm256_maskz_div_ps(_mm256_cmp_ps_mask(amax, _mm256_setzero_ps(), _CMP_NEQ_UQ), most, amax));
+  __m512i words[8], bytes[4];
+  for (int r = 0; r < 8; r++) {
+    const __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32(r), inverse);
+    words[r] = _mm512_packs_epi32(to_int(_mm512_mul_ps(lo[r], by)), to_int(_mm512_mul_ps(hi[r], by)));
+  }
+  // 128-bit lane j of bytes[i]: quads j and 4 + j of row 2i, then of row 2i + 1.
+  for (int i = 0; i < 4; i++) bytes[i] = _mm512_packs_epi16(words[2 * i], words[2 * i + 1]);
+  __m512i sum = _mm512_setzero_si512();
+  const __m512i ones = _mm512_set1_epi8(1);
+  for (int half = 0; half < 2; half++) {  // quads 0-3, then 4-7
+    const __m512 x0 = _mm512_castsi512_ps(bytes[0]), x1 = _mm512_castsi512_ps(bytes[1]);
+    const __m512 x2 = _mm512_castsi512_ps(bytes[2]), x3 = _mm512_castsi512_ps(bytes[3]);
+    const __m512i low = _mm512_castps_si512(half ? _mm512_shuffle_ps(x0, x1, 0xdd) : _mm512_shuffle_ps(x0, x1, 0x88));
+    const __m512i high = _mm512_castps_si512(half ? _mm512_shuffle_ps(x2, x3, 0xdd) : _mm512_shuffle_ps(x2, x3, 0x88));
+    const __m512i first = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high);
+    const __m512i second = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high);
+    _mm512_store_si512(out->codes[4 * half], first);
+    _mm512_store_si512(out->codes[4 * half + 2], second);
+    sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, ones, first), ones, second);
+  }
+  const __m256i sums = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+  _mm256_store_ps(out->scale, scale);
+  _mm256_store_ps(out->scaled_sum, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums)));
+  _mm256_store_si256((__m256i*)out->offset, _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sums, 7)));
+}
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

@@ -1,8 +1,5 @@
 // 16-lane operations in compiler vectors: any CPU, no intrinsics. Same names and meaning as simd_avx512.h.
-#pragma once
-
-#include "layout.h"
-
+// Part of isa.cc: included inside the namespace of this instruction set.
 #define SF_INLINE inline __attribute__((always_inline))
 
 // Few: a 64-byte vector is several registers on a CPU without wide ones.
@@ -46,10 +43,11 @@ SF_INLINE I to_int(F x) {
   x = x > -4194304.0f ? x : set1(-4194303.0f);
   return __builtin_convertvector(round_even(x), I);
 }
+SF_INLINE F times_power_of_two(F x, F n) { return (F)((I)x + (to_int(n) << 23)); }
+SF_INLINE F reciprocal(F x) { return 1.0f / x; }
 SF_INLINE I add_i(I a, I b) { return a + b; }
 SF_INLINE I and_i(I a, I b) { return a & b; }
 SF_INLINE I max_i(I a, I b) { return a > b ? a : b; }
-SF_INLINE I shl23(I x) { return x << 23; }
 SF_INLINE I low_nibbles(I x) { return x & 0x0f0f0f0f; }
 SF_INLINE I high_nibbles(I x) { return (x >> 4) & 0x0f0f0f0f; }
 SF_INLINE F load_f16(const void* p) {
@@ -63,13 +61,21 @@ SF_INLINE F load_f16(const void* p) {
   const I special = (x & 0x7c00) == 0x7c00;
   return (F)(sign | (special ? (magnitude | 0x7f800000) : (I)scaled));
 }
+// Products of a byte with a signed byte fit 16 bits: multiply even and odd bytes as int16, then widen the sums.
+SF_INLINE I dot4_halves(I acc, I w, S even, S odd) {
+  const I p = (I)((S)(w & 0x00ff00ff) * even), q = (I)((S)((w >> 8) & 0x00ff00ff) * odd);
+  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+}
+SF_INLINE I dot4_vectors(I acc, I w, I a) {
+  return dot4_halves(acc, w, (S)((a << 24 >> 24 & 0xffff) | (a << 8 >> 24 << 16)),
+                     (S)((a << 16 >> 24 & 0xffff) | (a >> 24 << 16)));
+}
+// Hides a variable's content from the optimizer.
+#define SF_OPAQUE(x) __asm__ volatile("" : "+m"(x))
 SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  // Products of a byte with a signed byte fit 16 bits: multiply even and odd bytes as int16, then widen the sums.
   const int32_t even = (uint16_t)(int16_t)a[0] | (uint32_t)(uint16_t)(int16_t)a[2] << 16;
   const int32_t odd = (uint16_t)(int16_t)a[1] | (uint32_t)(uint16_t)(int16_t)a[3] << 16;
-  const I p = (I)((S)(w & 0x00ff00ff) * (S)set1_i(even));
-  const I q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)set1_i(odd));
-  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+  return dot4_halves(acc, w, (S)set1_i(even), (S)set1_i(odd));
 }
 SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
   uint32_t pair;
@@ -123,9 +129,44 @@ SF_INLINE F load_bf16(const uint16_t* p) {
   for (int i = 0; i < 16; i++) x[i] = (int32_t)((uint32_t)p[i] << 16);
   return (F)x;
 }
+SF_INLINE I zip_bf16(F even, F odd) {
+  uint16_t low[16], high[16];
+  store_bf16(low, even);
+  store_bf16(high, odd);
+  I x;
+  for (int i = 0; i < 16; i++) x[i] = (int32_t)(low[i] | (uint32_t)high[i] << 16);
+  return x;
+}
+SF_INLINE F unzip_even(I pairs) { return (F)(pairs << 16); }
+SF_INLINE F unzip_odd(I pairs) { return (F)(pairs & (int32_t)0xffff0000); }
+SF_INLINE F rotate_pairs(F x, F t) {
+  const F c = __builtin_shuffle(t, I{0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14});
+  const F s = __builtin_shuffle(t, I{1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15});
+  const F sign = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  return x * c + swap_pairs(x) * s * sign;
+}
 SF_INLINE void store_int8(int8_t* p, I x) {
   x = x < 127 ? x : set1_i(127);
   x = x > -128 ? x : set1_i(-128);
   for (int i = 0; i < 16; i++) p[i] = (int8_t)x[i];
 }
 SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+// As in simd_avx512.h, row by row.
+SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+  const I magnitude = set1_i(0x7fffffff);
+  for (int r = 0; r < kRowGroup; r++) {
+    const int32_t top = max_lanes_i(max_i(and_i(bits(lo[r]), magnitude), and_i(bits(hi[r]), magnitude)));
+    float amax;
+    __builtin_memcpy(&amax, &top, 4);
+    const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
+    const I a = to_int(mul(lo[r], inverse)), b = to_int(mul(hi[r], inverse));
+    const int32_t sum = sum_lanes_i(add_i(a, b));
+    int8_t codes[32];
+    store_int8(codes, a);
+    store_int8(codes + 16, b);
+    for (int quad = 0; quad < 8; quad++) __builtin_memcpy(out->codes[quad][r], codes + 4 * quad, 4);
+    out->scale[r] = amax / 127.0f;
+    out->scaled_sum[r] = out->scale[r] * (float)sum;
+    out->offset[r] = (int32_t)(-128u * (uint32_t)sum);
+  }
+}

@@ -3,7 +3,7 @@
 //
 // A phase ends when its chunks are done, not when all threads have arrived. A thread that the operating system
 // has taken off its CPU therefore delays the others only if it holds a chunk, and then only until it gets a CPU back:
-// those who wait spin briefly, then yield, then sleep, so that the missing thread finds a free CPU. Between jobs the
+// those who wait spin briefly, then sleep, so that the missing thread finds a free CPU. Between jobs the
 // workers sleep. The caller of `run` works too.
 //
 //   claim slot of phase s (s counts over all jobs):   [ s : 48 bits | chunks given out : 16 bits ]

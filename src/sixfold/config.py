@@ -8,6 +8,7 @@ fields, so none of them can drift. Resolved values are new objects; nothing is c
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "ExecutorConfig",
     "ModelConfig",
     "SchedulerConfig",
+    "parse_bytes",
     "settings",
 ]
 
@@ -32,9 +34,11 @@ BLOCK_SIZE = 16
 """Tokens in a KV block. One 64-byte vector holds 16 tokens x 2 bf16, so the kernels are built around it."""
 
 
-def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float | None = None) -> Any:
-    """A field with help, allowed values or a lower bound, for `settings()` and `check()`."""
-    return field(default=default, metadata={"help": help, "choices": choices, "low": low})
+def setting(
+    default: Any, help: str, *, choices: tuple[str, ...] = (), low: float = -math.inf, high: float = math.inf
+) -> Any:
+    """A field with help, and with allowed values or bounds, for `settings()` and `check()`."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +49,21 @@ class ModelConfig:
         "smollm2", "known name (`sixfold list`), org/name, path of a .gguf file or folder, or `scripted`"
     )
     served_model_name: str = setting("", "name in the API; default: the model as given")
-    max_model_len: int = setting(0, "longest prompt plus output in tokens; 0: the model's own context", low=0)
+    max_model_len: int = setting(
+        0, "longest prompt plus output in tokens; 0: the model's own context, at most 131072", low=0, high=1 << 24
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
     """Who runs, and how much per step."""
 
-    max_num_seqs: int = setting(64, "choices that run at the same time", low=1)
-    max_num_batched_tokens: int = setting(256, "token budget of one step; prefill gets what decode leaves", low=1)
-    max_queued_requests: int = setting(0, "waiting requests before 429; 0: 4 x max_num_seqs", low=0)
-    max_queued_tokens: int = setting(0, "waiting prompt tokens before 429; 0: 64 x max_model_len", low=0)
+    max_num_seqs: int = setting(64, "choices that run at the same time", low=1, high=4096)
+    max_num_batched_tokens: int = setting(
+        256, "token budget of one step; prefill gets what decode leaves", low=1, high=1 << 16
+    )
+    max_queued_requests: int = setting(0, "waiting requests before 429; 0: 4 x max_num_seqs", low=0, high=1 << 20)
+    max_queued_tokens: int = setting(0, "waiting prompt tokens before 429; 0: 64 x max_model_len", low=0, high=1 << 40)
     scheduling_policy: str = setting("fcfs", "order of the queue", choices=("fcfs", "priority", "shortest", "fair"))
 
 
@@ -63,7 +71,7 @@ class SchedulerConfig:
 class CacheConfig:
     """The KV block pool."""
 
-    num_kv_blocks: int = setting(0, "blocks of 16 tokens; 0: from kv_cache_memory", low=0)
+    num_kv_blocks: int = setting(0, "blocks of 16 tokens; 0: from kv_cache_memory", low=0, high=1 << 24)
     kv_cache_memory: str = setting("", "bytes for KV blocks, e.g. 2G; default: a quarter of the free memory at most")
     kv_cache_dtype: str = setting("bfloat16", "element type of the KV cache", choices=("bfloat16", "float32"))
     enable_prefix_caching: bool = setting(True, "reuse the KV blocks of equal prompt beginnings")
@@ -74,11 +82,11 @@ class ExecutorConfig:
     """What computes."""
 
     executor: str = setting("native", "what runs the model", choices=("native", "scripted"))
-    threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0)
+    threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0, high=1024)
     activations: str = setting(
         "int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32")
     )
-    pipeline_depth: int = setting(2, "steps outstanding at the worker: 1 or 2", low=1)
+    pipeline_depth: int = setting(2, "steps outstanding at the worker: 1 or 2", low=1, high=2)
     script: str = setting("", "scripted executor: JSON file with `tokens` and `script`")
 
 
@@ -87,16 +95,16 @@ class ApiConfig:
     """The HTTP side."""
 
     host: str = setting("127.0.0.1", "address to listen on")
-    port: int = setting(8000, "port to listen on; 0: any free one", low=0)
-    api_server_count: int = setting(1, "API processes that share the port", low=1)
+    port: int = setting(8000, "port to listen on; 0: any free one", low=0, high=65535)
+    api_server_count: int = setting(1, "API processes that share the port", low=1, high=64)
     unknown_fields: str = setting(
         "refuse", "unknown request fields: a 400, or named in a response header", choices=("refuse", "ignore")
     )
     allowed_hosts: str = setting("", "more values of the Host header to accept, comma separated; `*` accepts all")
-    max_body_bytes: int = setting(4 << 20, "largest request body in bytes", low=1024)
-    max_connections: int = setting(4096, "open connections per API process", low=1)
-    header_timeout_s: float = setting(10.0, "seconds until a request's headers must be complete", low=0.1)
-    body_timeout_s: float = setting(60.0, "seconds until a request's body must be complete", low=0.1)
+    max_body_bytes: int = setting(4 << 20, "largest request body in bytes", low=1024, high=1 << 30)
+    max_connections: int = setting(4096, "open connections per API process", low=1, high=1 << 16)
+    header_timeout_s: float = setting(10.0, "seconds until a request's headers must be complete", low=0.1, high=86400)
+    body_timeout_s: float = setting(60.0, "seconds until a request's body must be complete", low=0.1, high=86400)
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
 
 
@@ -109,7 +117,12 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
-    seed: int = setting(0, "pins the seeds that requests without one get, and the cache's hash key; 0: random")
+    seed: int = setting(
+        0,
+        "pins the seeds that requests without one get, and the cache's hash key; 0: random",
+        low=-(2**63),
+        high=2**63 - 1,
+    )
 
     def check(self) -> Config:
         """Return self.
@@ -120,15 +133,16 @@ class Config:
         for name, (owner, f) in settings().items():
             part = getattr(self, owner) if owner else self
             value = getattr(part, f.name)
-            choices, low = f.metadata["choices"] if f.metadata else (), f.metadata.get("low")
+            choices, low, high = (f.metadata[key] for key in ("choices", "low", "high"))
             if choices and value not in choices:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}", param=name)
-            if low is not None and value < low:
-                raise ConfigError(f"{name} is {value}; it must be at least {low}", param=name)
-        if self.executor.pipeline_depth > 2:
-            raise ConfigError("--pipeline-depth is at most 2", param="--pipeline-depth")
-        if self.api.port > 65535:
-            raise ConfigError("--port is at most 65535", param="--port")
+            if isinstance(value, int | float) and not low <= value <= high:
+                bounds = f"between {low:g} and {high:g}" if high < math.inf else f"at least {low:g}"
+                raise ConfigError(f"{name} is {value}; it must be {bounds}", param=name)
+        if self.cache.kv_cache_memory:
+            parse_bytes(self.cache.kv_cache_memory)
+        if not self.api.host:
+            raise ConfigError("--host is empty; 0.0.0.0 listens on every address", param="--host")
         return self
 
     @classmethod
@@ -139,7 +153,11 @@ class Config:
             ConfigError: unknown name, or a value out of range.
         """
         if values.get("model") == SCRIPTED_MODEL:
-            values = {**values, "executor": "scripted"}
+            if values.get("executor", SCRIPTED_MODEL) != SCRIPTED_MODEL:
+                raise ConfigError(
+                    "the model `scripted` has no weights; --executor must be scripted", param="--executor"
+                )
+            values = {**values, "executor": SCRIPTED_MODEL}
         known = {f.name: owner for owner, f in settings().values()}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -165,3 +183,21 @@ def settings() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
     owned = [(owner, f) for owner, part in _PARTS.items() for f in dataclasses.fields(part)]
     owned += [("", f) for f in dataclasses.fields(Config) if f.name not in _PARTS]
     return {"--" + f.name.replace("_", "-"): (owner, f) for owner, f in owned}
+
+
+def parse_bytes(text: str) -> int:
+    """`2G`, `512MiB`, `1000000` -> bytes (powers of 1024).
+
+    Raises:
+        ConfigError: not a size.
+    """
+    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in "kmgt" else ""
+    try:
+        value = float(number.removesuffix(unit) if unit else number)
+        if not 0 < value < 2**50:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(f"--kv-cache-memory {text!r} is not a size like 2G", param="--kv-cache-memory") from None
+    return int(value * (1 << units[unit]))

@@ -6,17 +6,22 @@ Runs in: the caller's process. Owns: an engine core and everything under it. Sta
 from __future__ import annotations
 
 import dataclasses
+import operator
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
 
 from sixfold.config import Config
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.engine.core import EngineCore
-from sixfold.engine.launch import ModelText, in_process
+from sixfold.engine.launch import in_process
 from sixfold.engine.request import execution_request
-from sixfold.errors import InvalidRequest, Overloaded, RequestFailed
+from sixfold.errors import EngineDead, InvalidRequest, Overloaded, RequestFailed, SixfoldError
 from sixfold.messages import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.sampling_params import SamplingParams
 from sixfold.text import Tokenizer
@@ -25,7 +30,6 @@ __all__ = ["LLM", "ChoiceOutput", "RequestOutput"]
 
 Message = dict[str, Any]
 Prompt = str | Sequence[int]
-_T = TypeVar("_T")
 
 
 @dataclasses.dataclass
@@ -53,7 +57,7 @@ class RequestOutput:
 
 
 class _Running:
-    """A request on its way."""
+    """A request on its way, and what has come of it that its reader has not taken yet."""
 
     def __init__(self, request: GenerateRequest, params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.request = request
@@ -67,6 +71,7 @@ class _Running:
             include_stop=params.include_stop_str_in_output,
             prompt_tokens=len(request.prompt_token_ids),
         )
+        self.deltas: list[ChoiceDelta] = []
 
 
 class LLM:
@@ -75,20 +80,35 @@ class LLM:
         llm = LLM("smollm2")
         [answer] = llm.chat([{"role": "user", "content": "Hello"}])
 
+    Several streams may be read in turn, and several threads may call: whoever waits for a token drives the engine for
+    all. Ctrl-C is noticed between steps, and the object stays usable.
+
     Args:
         model: a known name, `org/name` that was pulled, or the path of a .gguf file or of a Hugging Face folder.
         settings: fields of `sixfold.config`, by name (`max_num_seqs=8`).
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: the model or a setting cannot be used.
+        EngineDead (by every method): after `close`, in a forked child, or when the engine has failed.
     """
 
     def __init__(self, model: str = "smollm2", **settings: Any) -> None:
         config = Config.from_flat({"model": model, **settings})
-        self.core: EngineCore
-        self.text: ModelText
-        self.core, self.text, self.config = in_process(config)
+        core, self.text, self.config = in_process(config)
+        self._core: EngineCore | None = core
         self._running: dict[int, _Running] = {}
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._dead = ""
+
+    @property
+    def core(self) -> EngineCore:
+        """The engine, for measurements and tests."""
+        if os.getpid() != self._pid:
+            raise EngineDead("an LLM cannot be used in a forked process; make it there")
+        if self._core is None or self._dead:
+            raise EngineDead(self._dead or "this LLM is closed")
+        return self._core
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -101,11 +121,12 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Free weights, KV memory and threads. Idempotent."""
-        for uid in list(self._running):
-            self._abort(uid)
-        self._settle()
-        self.core.executor.close()
+        """Drop every request, free weights, KV memory and threads. Idempotent."""
+        with self._lock:
+            core, self._core = self._core, None
+            self._running.clear()
+            if core is not None and os.getpid() == self._pid:
+                core.executor.close()
 
     def generate(
         self,
@@ -135,7 +156,7 @@ class LLM:
         Raises:
             InvalidRequest: the model has no chat template, or refuses these messages.
         """
-        batch: Sequence[Any] = [messages] if messages and isinstance(messages[0], dict) else messages
+        batch: list[Any] = [messages] if messages and isinstance(messages[0], dict) else list(messages)
         return self._run([None] * len(batch), [self._chat_ids(m) for m in batch], params, "messages")
 
     def stream(self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None) -> Iterator[ChoiceDelta]:
@@ -146,19 +167,26 @@ class LLM:
         """
         params = params or SamplingParams()
         chat = not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], dict)
-        ids = self._chat_ids(prompt) if chat else self._prompt_ids(prompt)  # type: ignore[arg-type]
+        ids = self._chat_ids(prompt) if chat else self._prompt_ids(prompt)
         request = execution_request(ids, params, self.text, prompt_field="messages" if chat else "prompt")
-        self.core.add(request)
-        running = self._running[request.uid] = _Running(request, params, self.tokenizer)
+        return self._stream(request, params)
+
+    def _stream(self, request: GenerateRequest, params: SamplingParams) -> Iterator[ChoiceDelta]:
+        running = _Running(request, params, self.tokenizer)
         try:
-            while not running.processor.done:
-                for delta in self._step().get(request.uid, ()):
+            with self._lock:
+                self.core.add(request)
+                self._running[request.uid] = running
+            has_ended = False
+            while not has_ended:
+                self._advance(running)
+                deltas, has_ended = self._take(running)
+                for delta in deltas:
                     if delta.error:
                         raise RequestFailed(delta.error)
                     yield delta
         finally:
-            self._abort(request.uid)
-            self._settle()
+            self._leave([request.uid])
 
     def _run(
         self,
@@ -176,75 +204,132 @@ class LLM:
             for r, t in zip(requests, texts, strict=True)
         }
         pending = deque(zip(requests, each, strict=True))
+        open_: dict[int, _Running] = {}
         failure = ""
         try:
-            while pending or any(uid in self._running for uid in outputs):
-                self._admit(pending)
-                for uid, deltas in self._step().items():
-                    for delta in deltas if uid in outputs else ():
+            while pending or open_:
+                self._admit(pending, open_)
+                self._advance(next(iter(open_.values()), None))
+                for uid, running in list(open_.items()):
+                    deltas, has_ended = self._take(running)
+                    for delta in deltas:
                         _collect(outputs[uid], delta)
                         failure = failure or delta.error
+                    if has_ended:
+                        del open_[uid]
         finally:
-            for uid in outputs:
-                self._abort(uid)
-            self._settle()
+            self._leave(list(open_))
         if failure:
             raise RequestFailed(failure)
         return [outputs[r.uid] for r in requests]
 
-    def _admit(self, pending: deque[tuple[GenerateRequest, SamplingParams]]) -> None:
+    def _admit(self, pending: deque[tuple[GenerateRequest, SamplingParams]], open_: dict[int, _Running]) -> None:
         """Hand over as many requests as the engine's bounded queue takes now."""
-        while pending:
-            request, params = pending[0]
-            try:
-                self.core.add(request)
-            except Overloaded:
-                if not self.core.has_work:
-                    raise
-                return
-            self._running[request.uid] = _Running(request, params, self.tokenizer)
-            pending.popleft()
+        with self._lock:
+            while pending:
+                request, params = pending[0]
+                try:
+                    self.core.add(request)
+                except Overloaded:
+                    if not self.core.has_work:
+                        raise
+                    return
+                running = _Running(request, params, self.tokenizer)
+                self._running[request.uid] = open_[request.uid] = running
+                pending.popleft()
 
-    def _step(self) -> dict[int, list[ChoiceDelta]]:
-        """One turn of the engine; uid -> what it brought."""
-        news: dict[int, list[TokenDelta]] = {}
-        for delta in self.core.step():
-            news.setdefault(delta.uid, []).append(delta)
-        out: dict[int, list[ChoiceDelta]] = {}
-        for uid, deltas in news.items():
+    def _take(self, running: _Running) -> tuple[list[ChoiceDelta], bool]:
+        """What has come of a request, and whether that was the last of it."""
+        with self._lock:
+            deltas, running.deltas = running.deltas, []
+            return deltas, running.processor.done
+
+    def _advance(self, running: _Running | None) -> None:
+        """Turn the engine once, unless somebody else's turn has brought `running` something meanwhile."""
+        with self._lock:
+            if running is None or not (running.deltas or running.processor.done):
+                self._step()
+
+    def _step(self) -> None:
+        """One turn of the engine; everything that it brings is put down for whoever reads it."""
+        core = self.core
+        try:
+            with _uninterrupted():
+                news = core.step()
+        except SixfoldError as e:
+            self._dead = f"the engine has failed: {e.message}"
+            raise
+        except Exception:
+            self._dead = "the engine has failed"
+            raise
+        deltas_of: dict[int, list[TokenDelta]] = {}
+        for delta in news:
+            deltas_of.setdefault(delta.uid, []).append(delta)
+        for uid, deltas in deltas_of.items():
             running = self._running.get(uid)
             if running is None:
                 continue
-            out[uid], finished = running.processor.push(deltas)
+            out, finished = running.processor.push(deltas)
+            running.deltas += out
             for finish in finished:
-                self.core.finish_at(finish.uid, finish.choice, finish.n_tokens)
+                core.finish_at(finish.uid, finish.choice, finish.n_tokens)
             if running.processor.done:
                 del self._running[uid]
-        return out
 
-    def _abort(self, uid: int) -> None:
-        if self._running.pop(uid, None) is not None:
-            self.core.abort(uid)
+    def _leave(self, uids: list[int]) -> None:
+        """Abort what is still open; after the last request, take back what outstanding steps hold."""
+        with self._lock:
+            if self._core is None or self._dead or os.getpid() != self._pid:
+                return
+            for uid in uids:
+                if self._running.pop(uid, None) is not None:
+                    self.core.abort(uid)
+            while not self._running and self.core.has_work:
+                self._step()
 
-    def _settle(self) -> None:
-        """After the last request: take back what outstanding steps still hold."""
-        while not self._running and self.core.has_work:
-            self.core.step()
+    def _prompt_ids(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, parse_control=True)
+        try:
+            if any(isinstance(i, bool) for i in prompt):
+                raise TypeError
+            return [operator.index(i) for i in prompt]
+        except TypeError:
+            raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt") from None
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode(prompt, parse_control=True) if isinstance(prompt, str) else list(prompt)
-
-    def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
+    def _chat_ids(self, messages: Any) -> list[int]:
         if self.text.chat_template is None:
             raise InvalidRequest("this model has no chat template; use generate", param="messages")
+        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+            raise InvalidRequest("a conversation is a list of messages", param="messages")
         for i, message in enumerate(messages):
-            if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            is_text = isinstance(message, dict) and all(isinstance(message.get(k), str) for k in ("role", "content"))
+            if not is_text:
                 raise InvalidRequest("a message needs a role and a content, both texts", param=f"messages[{i}]")
         return self.text.chat_template.render(list(messages))
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the end: an exception amid a step would leave the engine half done.
+
+    Only the main thread is interrupted by it, and only that thread may change what it does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(*came[0])
+
+
 def _is_ids(prompts: Sequence[Any]) -> bool:
-    return bool(prompts) and isinstance(prompts[0], int)
+    return bool(len(prompts)) and hasattr(prompts[0], "__index__")
 
 
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams], n: int) -> list[SamplingParams]:
@@ -252,6 +337,8 @@ def _per_prompt(params: SamplingParams | Sequence[SamplingParams], n: int) -> li
         return [params] * n
     if len(params) != n:
         raise InvalidRequest(f"{len(params)} sampling parameters for {n} prompts", param="params")
+    if not all(isinstance(p, SamplingParams) for p in params):
+        raise InvalidRequest("params must be SamplingParams, one for all prompts or one for each", param="params")
     return list(params)
 
 

@@ -23,6 +23,8 @@ MAX_STOP = 16
 MAX_STOP_CHARS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MIN_REPETITION_PENALTY = 0.01
+"""Logits are divided by it: the quotient must stay a float32."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("min_tokens is larger than max_tokens", param="min_tokens")
         _stop(self.stop)
         _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, 2.0, open_low=True)
+        _real("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 2.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:

@@ -100,5 +100,3 @@ def _not_vacuous(name: str, cold: EngineStats, warm: EngineStats) -> None:
         assert warm.cached_tokens > cold.cached_tokens
     if name == "pool of 80 blocks":
         assert warm.preemptions >= 5
-    else:
-        assert cold.blocks_total > 80

@@ -50,7 +50,7 @@ def test_names_and_a_private_run_directory(run_root: Path) -> None:
     assert not list(run_root.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_stops_everything_within_two_seconds(number: int, run_root: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
@@ -81,12 +81,13 @@ def test_a_dead_child_ends_the_server_with_a_status(role: str, run_root: Path) -
     assert not list(run_root.iterdir())
 
 
-def test_no_orphans_when_the_supervisor_is_killed() -> None:
+def test_o43_no_orphans_and_no_files_when_the_supervisor_is_killed(run_root: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
         assert len(children) == 3
         server.process.kill()
         wait_gone(children, 2.0)
+    assert not list(run_root.iterdir())
 
 
 def test_a_taken_port_is_one_sentence() -> None:
@@ -116,4 +117,15 @@ def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
         started = time.monotonic()
         assert server.stop(signal.SIGTERM) == 0
         assert time.monotonic() - started < 2.5
+        events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
         connection.close()
+    assert events[-1] == b"data: [DONE]"
+    error = json.loads(events[-2].removeprefix(b"data: "))["error"]
+    assert error["code"] == "draining" and error["message"]
+
+
+def test_a_useless_runtime_directory_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    for directory in ("/nonexistent", "/" + "x" * 120):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        with Server("scripted") as server:
+            assert server.request("GET", "/health")[0] == 200

@@ -177,7 +177,8 @@ class Call:
         """Names the fields that were left out under `--unknown-fields ignore`."""
         if not names:
             return []
-        return [(b"x-sixfold-ignored-fields", clip(", ".join(names), 1000).encode("ascii", "replace"))]
+        shown = "".join(c if " " <= c <= "~" else "?" for c in clip(", ".join(names), 1000))
+        return [(b"x-sixfold-ignored-fields", shown.encode("ascii"))]
 
     async def _linger(self) -> None:
         dropped = 0

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
 from sixfold.config import ApiConfig
-from sixfold.errors import EngineDead, ModelNotFound, NotReady, Overloaded
+from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
 
 __all__ = ["MAX_PREPARING", "ApiContext", "ByteBudget"]
@@ -59,7 +59,6 @@ class ApiContext:
     """See the module's docstring.
 
     Attributes:
-        fingerprint: equal for builds that give equal tokens to equal requests.
         in_flight: choices handed to the engine whose end has not come yet.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
@@ -70,12 +69,16 @@ class ApiContext:
         self.config = config
         self.metrics = metrics
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
-        self.fingerprint = f"sixfold-{__version__}-{client.build.replace('/', '-')}"
         self.in_flight = 0
         self.draining = False
         self.generations: set[Any] = set()
         self._preparing = 0
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for builds that give equal tokens to equal requests."""
+        return f"sixfold-{__version__}-{self.client.build.replace('/', '-')}"
 
     @property
     def ignore_unknown(self) -> bool:
@@ -107,8 +110,16 @@ class ApiContext:
             raise NotReady("the engine is starting", retry_after_s=1.0)
 
     def check_room(self, n_choices: int) -> None:
-        """Raises: Overloaded: this process alone already has in flight what the engine can hold."""
+        """Raises:
+        InvalidRequest: more choices than the engine ever holds.
+        Overloaded: with what this process alone has in flight already, they are too many for now.
+        """
         limit = self.client.max_outstanding
+        if n_choices > limit:
+            raise InvalidRequest(
+                f"{n_choices} choices (prompts x n) are more than the {limit} that this server runs and queues",
+                param="n",
+            )
         if self.in_flight + n_choices > limit:
             raise Overloaded(
                 f"{self.in_flight} of at most {limit} choices are in flight", code="queue_full", retry_after_s=1.0

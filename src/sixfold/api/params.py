@@ -127,7 +127,10 @@ def _script(context: ApiContext, request: GenerationRequest) -> tuple[int, ...]:
         raise InvalidRequest("script needs a server with --executor scripted", param="script", code="unknown_field")
     if len(request.script) > MAX_SCRIPT:
         raise InvalidRequest(f"script has more than {MAX_SCRIPT} entries", param="script")
-    return script_ids(request.script, context.client.tokenizer)
+    ids = script_ids(request.script, context.client.tokenizer)
+    if len(ids) > MAX_SCRIPT:
+        raise InvalidRequest(f"script has more than {MAX_SCRIPT} tokens", param="script")
+    return ids
 
 
 def _renamed(error: InvalidRequest, names: dict[str, str]) -> InvalidRequest:

@@ -19,15 +19,17 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """`python -m sixfold.api.process RUN_DIR LIFE_FD LISTEN_FD READY_FD INDEX`."""
     run_dir, life_fd, listen_fd, ready_fd, index = argv[0], int(argv[1]), int(argv[2]), int(argv[3]), argv[4]
-    become_child(f"api {index}", life_fd)
+    become_child(f"api {index}", life_fd, run_dir)
     import uvloop
 
+    status = 0
     try:
         uvloop.run(_serve(run_dir, listen_fd, ready_fd, int(index)))
-    except SixfoldError as e:
-        print(f"sixfold: api {index}: {e}", file=sys.stderr)
-        return 1
-    return 0
+    except* SixfoldError as errors:
+        status = 1
+        for error in errors.exceptions:
+            print(f"sixfold: api {index}: {error}", file=sys.stderr)
+    return status
 
 
 async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> None:

@@ -1,6 +1,6 @@
 """The engine's step, told once.
 
-plan   = scheduler.plan(now)      who runs, how many tokens, which blocks: a decision that changes nothing
+plan   = scheduler.plan()         who runs, how many tokens, which blocks: a decision that changes nothing
 kv_cache.reserve(plan)            the blocks are held; the next plan sees them taken
 executor.submit(launch(plan))     at most `depth` steps are outstanding
 ...

@@ -6,6 +6,8 @@ an API process: what a slow one cannot take yet is kept for it, and what a dead 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import selectors
 import socket
 import sys
@@ -44,6 +46,15 @@ class ApiPeer:
     outputs: FrameSocket | None = None
     uids: set[int] = field(default_factory=set)
 
+    def attach(self, role: str, channel: FrameSocket) -> None:
+        """Raises: ProtocolError: an unknown role, or one that this process plays already."""
+        if role not in ("api-control", "api-outputs"):
+            raise ProtocolError(f"no connection to the engine has the role {role!r}")
+        name = role.removeprefix("api-")
+        if getattr(self, name) is not None:
+            raise ProtocolError(f"a second {role} connection of one process")
+        setattr(self, name, channel)
+
 
 class EngineServer:
     """The engine process's loop. Owns the connections and the map from request to API process."""
@@ -72,17 +83,38 @@ class EngineServer:
             EngineDead: it did.
         """
         while True:
-            for key, _ in self._selector.select(self._timeout()):
-                key.data(key.fileobj)
+            for key, events in self._selector.select(IDLE_WAIT_S):
+                if key.fd != _descriptor(key.fileobj):
+                    continue  # closed by an earlier event of this turn
+                if events & selectors.EVENT_WRITE:
+                    self._write_on(key.fileobj)
+                if events & selectors.EVENT_READ:
+                    key.data(key.fileobj)
             self._deliver(self._core.expire())
             self._core.fill()
             self._flush()
             self._publish_stats()
+            self._watch_unsent()
 
-    def _timeout(self) -> float:
-        if any(p.outputs is not None and p.outputs.bytes_unsent for p in self._peers.values()):
-            return 0.01
-        return IDLE_WAIT_S
+    def close(self) -> None:
+        """Close every connection to API processes."""
+        for peer in list(self._peers.values()):
+            self._drop(peer)
+        self._selector.close()
+
+    def _watch_unsent(self) -> None:
+        """Ask to be woken when a peer takes more of what is still unsent for it."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, FrameSocket):
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if key.fileobj.bytes_unsent else 0)
+                if wanted != key.events:
+                    self._selector.modify(key.fileobj, wanted, key.data)
+
+    def _write_on(self, channel: object) -> None:
+        assert isinstance(channel, FrameSocket)
+        # A peer that is gone shows as readable too: whoever reads it draws the consequences.
+        with contextlib.suppress(OSError):
+            channel.flush()
 
     # -- worker ---------------------------------------------------------------------------------------------------
 
@@ -111,22 +143,19 @@ class EngineServer:
             if frames is None or frames[0].kind != codecs.HELLO:
                 raise ProtocolError("no greeting")
             greeting = codecs.decode_hello(frames[0].body, config_digest=self._run.digest)
+            peer = self._peers.get(greeting.instance) or ApiPeer(greeting.instance)
+            peer.attach(greeting.role, channel)
         except ProtocolError:
             self._close(channel)
             return
-        peer = self._peers.setdefault(greeting.instance, ApiPeer(greeting.instance))
-        self._selector.unregister(channel)
-        if greeting.role == "api-control":
-            peer.control = channel
-            welcome = codecs.encode(Welcome(self._run.epoch, self._executor.facts))
-            channel.send(codecs.CONTROL, welcome)
+        self._peers[greeting.instance] = peer
+        on_readable = self._on_control if channel is peer.control else self._on_output_channel
+        self._selector.modify(channel, selectors.EVENT_READ, functools.partial(on_readable, peer))
+        if channel is peer.control:
+            channel.send(codecs.CONTROL, codecs.encode(Welcome(self._run.epoch, self._executor.facts)))
             self._stats_final = False
-            self._selector.register(channel, selectors.EVENT_READ, lambda c: self._on_control(peer, c))
             for frame in frames[1:]:
                 self._handle(peer, frame.body)
-        else:
-            peer.outputs = channel
-            self._selector.register(channel, selectors.EVENT_READ, lambda c: self._on_output_channel(peer, c))
 
     def _on_control(self, peer: ApiPeer, channel: FrameSocket) -> None:
         try:
@@ -216,18 +245,11 @@ class EngineServer:
         for peer, deltas in outbox.items():
             if peer.outputs is not None:
                 self._send_outputs(peer, deltas)
-        for peer in list(self._peers.values()):
-            if peer.outputs is not None and peer.outputs.bytes_unsent:
-                self._send_outputs(peer, [])
 
     def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
         assert peer.outputs is not None
         try:
-            if deltas:
-                body = codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas))
-                peer.outputs.send(codecs.OUTPUT, body)
-            else:
-                peer.outputs.flush()
+            peer.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas)))
         except OSError:
             self._drop(peer)
 
@@ -250,10 +272,14 @@ class EngineServer:
                     self._drop(peer)
 
 
+def _descriptor(channel: object) -> int:
+    return channel.fileno() if isinstance(channel, FrameSocket | socket.socket) else -1
+
+
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
     run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
-    become_child("engine", life_fd)
+    become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
     try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config
+from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
 from sixfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,11 +36,15 @@ __all__ = [
     "RunFiles",
     "build_core",
     "build_worker",
+    "cautions",
     "in_process",
     "load_text",
     "read_run_files",
     "resolve",
 ]
+
+DEFAULT_MODEL_LEN_MAX = 131072
+"""Tables grow with the context, and a file may claim any: more than this must be asked for."""
 
 SCRIPTED_CONTEXT = 2048
 SCRIPTED_BLOCKS = 4096
@@ -108,9 +112,13 @@ def resolve(config: Config) -> Config:
         shape = LlamaShape.of(GGUFFile.open(path))
         context = shape.context
         blocks = _fitting_blocks(
-            config, name, context, open_model(path).bytes_weights, shape.bytes_per_block(config.cache.kv_cache_dtype)
+            config,
+            name,
+            min(context, DEFAULT_MODEL_LEN_MAX),
+            open_model(path).bytes_weights,
+            shape.bytes_per_block(config.cache.kv_cache_dtype),
         )
-    max_model_len = config.model.max_model_len or context
+    max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
     if max_model_len > context:
         raise ConfigError(
             f"--max-model-len is {max_model_len}, and the model's context is {context}", param="--max-model-len"
@@ -127,6 +135,24 @@ def resolve(config: Config) -> Config:
         cache=dataclasses.replace(config.cache, num_kv_blocks=blocks),
         executor=dataclasses.replace(config.executor, threads=config.executor.threads or len(os.sched_getaffinity(0))),
     ).check()
+
+
+def cautions(config: Config) -> list[str]:
+    """What is legal in a resolved configuration, but may surprise: one sentence each."""
+    found = []
+    pool, longest = config.cache.num_kv_blocks * BLOCK_SIZE, config.model.max_model_len
+    if pool < longest:
+        found.append(
+            f"the KV cache holds {pool} tokens, fewer than the longest request of {longest}: "
+            "longer prompts are refused, longer answers end early (--num-kv-blocks, --kv-cache-memory)"
+        )
+    budget, rows = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
+    if budget < rows:
+        found.append(
+            f"a step computes {budget} tokens for up to {rows} running choices: they take turns "
+            "(--max-num-batched-tokens, --max-num-seqs)"
+        )
+    return found
 
 
 def _model_path(config: Config) -> str:
@@ -265,21 +291,3 @@ def _fitting_blocks(config: Config, name: str, context: int, weights: int, bytes
     need = MemoryNeed(weights, bytes_per_block // BLOCK_SIZE, blocks * BLOCK_SIZE, 1, blocks * bytes_per_block)
     check_fits(need, available, name)
     return blocks
-
-
-def parse_bytes(text: str) -> int:
-    """`2G`, `512MiB`, `1000000` -> bytes (powers of 1024).
-
-    Raises:
-        ConfigError: not a size.
-    """
-    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:] in "kmgt" else ""
-    try:
-        value = float(number.removesuffix(unit) if unit else number)
-        if not 0 < value < 2**50:
-            raise ValueError
-    except ValueError:
-        raise ConfigError(f"--kv-cache-memory {text!r} is not a size like 2G", param="--kv-cache-memory") from None
-    return int(value * (1 << units[unit]))

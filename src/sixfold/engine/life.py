@@ -6,8 +6,8 @@ supervisor is gone, however it died, the kernel closes the pipe and the child ex
 
 from __future__ import annotations
 
-import ctypes
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,21 +17,19 @@ import setproctitle
 __all__ = ["EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
 
 EXIT_SUPERVISOR_GONE = 9
-_PR_SET_PDEATHSIG = 1
 
 
-def become_child(role: str, life_fd: int) -> None:
+def become_child(role: str, life_fd: int, run_dir: str) -> None:
     """Name the process `sixfold: <role>`, leave Ctrl-C to the supervisor, die with it.
 
     Args:
         life_fd: read end of the supervisor's pipe; nothing is ever written to it.
+        run_dir: removed with the supervisor, which cannot do it itself when it was killed.
     """
     setproctitle.setproctitle(f"sixfold: {role}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_watch, args=(life_fd,), name="sf: life", daemon=True).start()
-    # A second line of defence for a process that is stopped in native code with the thread starved.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_watch, args=(life_fd, run_dir), name="sf: life", daemon=True).start()
 
 
 def report_ready(ready_fd: int) -> None:
@@ -40,7 +38,8 @@ def report_ready(ready_fd: int) -> None:
     os.close(ready_fd)
 
 
-def _watch(life_fd: int) -> None:
+def _watch(life_fd: int, run_dir: str) -> None:
     os.read(life_fd, 1)
+    shutil.rmtree(run_dir, ignore_errors=True)
     sys.stderr.flush()
     os._exit(EXIT_SUPERVISOR_GONE)

@@ -92,7 +92,7 @@ def _room(n_prompt: int, limit: int, max_tokens: int | None, prompt_field: str, 
     """Tokens to generate: what was asked for, by default the rest of the context."""
     if n_prompt >= limit:
         raise ContextLengthExceeded(
-            f"the prompt has {n_prompt} tokens; the model's context is {limit}, and the answer needs one",
+            f"the prompt has {n_prompt} tokens; the context is {limit} tokens, and the answer needs one",
             param=prompt_field,
             code="context_length_exceeded",
         )

@@ -23,7 +23,7 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.worker_process RUN_DIR LIFE_FD LISTEN_FD`."""
     run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
-    become_child("worker 0", life_fd)
+    become_child("worker 0", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
     try:

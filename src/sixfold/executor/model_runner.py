@@ -144,8 +144,9 @@ class NativeBackend:
         return logits
 
     def close(self) -> None:
-        """Memory and threads go with the last reference to the objects that own them."""
-        self._prompt_logprobs.clear()
+        """Give back memory and threads: they belong to these objects. Idempotent; nothing runs afterwards."""
+        for owner in ("_program", "_kv", "_model", "_pool", "_logits"):
+            self.__dict__.pop(owner, None)
 
     def _logit_rows(self, n: int) -> npt.NDArray[np.float32]:
         if n > len(self._logits):

@@ -106,7 +106,7 @@ class FrameSocket:
             data = self.sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return []
-        except ConnectionError:
+        except OSError:
             return None
         if not data:
             return None
@@ -122,7 +122,7 @@ class FrameSocket:
         while not self._ready:
             try:
                 data = self.sock.recv(_RECEIVE_BYTES)
-            except ConnectionError as e:
+            except OSError as e:
                 raise EOFError("connection lost") from e
             if not data:
                 raise EOFError("connection closed")

@@ -62,14 +62,14 @@ def test_a_bad_environment_variable_is_named(name: str, text: str, said: str) ->
 
 
 def test_a_value_out_of_range_names_its_origin(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--port is at most 65535 \(set by SIXFOLD_PORT\)"):
+    with pytest.raises(ConfigError, match=r"--port is 70000; it must be between 0 and 65535 \(set by SIXFOLD_PORT\)"):
         resolve({}, environment={"SIXFOLD_PORT": "70000"})
     path = toml(tmp_path, "max_num_seqs = 0")
     with pytest.raises(ConfigError, match=r"--max-num-seqs .* \(set by .*sixfold.toml\)"):
         resolve({}, path, {})
     with pytest.raises(ConfigError) as caught:
         resolve({"port": 70000}, environment={})
-    assert caught.value.message == "--port is at most 65535"
+    assert caught.value.message == "--port is 70000; it must be between 0 and 65535"
 
 
 @pytest.mark.parametrize(

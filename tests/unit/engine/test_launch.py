@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.config import Config
-from sixfold.engine.launch import in_process, load_text, parse_bytes, read_run_files, resolve, write_run_files
+from sixfold.config import Config, parse_bytes
+from sixfold.engine.launch import cautions, in_process, load_text, read_run_files, resolve, write_run_files
 from sixfold.errors import ConfigError, InvalidRequest
 
 
@@ -40,6 +40,38 @@ def test_resolved_values_are_figures() -> None:
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(ConfigError, match="the model's context is 2048"):
         resolve(Config.from_flat({"model": "scripted", "max_model_len": 4096}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", 10**40),
+        ("header_timeout_s", float("nan")),
+        ("body_timeout_s", float("inf")),
+        ("num_kv_blocks", 3_000_000_000),
+        ("max_num_batched_tokens", 10**9),
+        ("threads", 100_000),
+        ("max_num_seqs", 10**9),
+        ("pipeline_depth", 3),
+        ("port", 65536),
+        ("host", ""),
+        ("kv_cache_memory", "xyz"),
+        ("executor", "native"),
+        ("scheduling_policy", "lifo"),
+    ],
+)
+def test_values_out_of_range_name_the_flag(name: str, value: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Config.from_flat({"model": "scripted", name: value})
+    assert refused.value.param == "--" + name.replace("_", "-")
+
+
+def test_small_values_are_legal_and_said() -> None:
+    small = {"model": "scripted", "num_kv_blocks": 4, "max_num_batched_tokens": 2, "max_num_seqs": 3}
+    pool, budget = cautions(resolve(Config.from_flat(small)))
+    assert "64 tokens" in pool and "2048" in pool
+    assert "2 tokens" in budget and "3 running" in budget
+    assert cautions(resolve(Config.from_flat({"model": "scripted"}))) == []
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"tokens": 3}', '{"other": []}'])

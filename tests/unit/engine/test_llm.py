@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sixfold import LLM, SamplingParams
-from sixfold.errors import ConfigError, ContextLengthExceeded, InvalidRequest, RequestFailed
+from sixfold.errors import ConfigError, ContextLengthExceeded, EngineDead, InvalidRequest, RequestFailed
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 
@@ -106,7 +110,12 @@ def test_a_failed_request_raises_and_leaves_nothing(tmp_path: Path) -> None:
         (lambda llm: llm.generate("a" * 3000), ContextLengthExceeded),
         (lambda llm: llm.generate("a", SamplingParams(max_tokens=5000)), ContextLengthExceeded),
         (lambda llm: llm.generate(["a", "b"], [GREEDY]), InvalidRequest),
+        (lambda llm: llm.generate([True, False]), InvalidRequest),
+        (lambda llm: llm.generate([None]), InvalidRequest),
+        (lambda llm: llm.generate(["a"], [None]), InvalidRequest),
         (lambda llm: llm.chat([{"role": "user"}]), InvalidRequest),
+        (lambda llm: llm.chat("hi"), InvalidRequest),
+        (lambda llm: llm.chat([["hi"]]), InvalidRequest),
         (lambda llm: llm.generate("a", SamplingParams(stop_token_ids=(10**6,))), InvalidRequest),
     ],
 )
@@ -114,6 +123,76 @@ def test_mistakes_are_refused_before_anything_runs(llm: LLM, call: Any, error: t
     with pytest.raises(error):
         call(llm)
     assert llm.core.stats().steps == 0
+
+
+def test_streams_may_be_read_in_turn(llm: LLM) -> None:
+    """A turn of the engine brings tokens to all requests; nobody's are lost to whoever turned it."""
+    alone = [llm.generate(p, GREEDY)[0].outputs[0].text for p in ("abc", "xyz")]
+    texts = ["", ""]
+    for pair in zip_longest(llm.stream("abc", GREEDY), llm.stream("xyz", GREEDY)):
+        for i, delta in enumerate(pair):
+            texts[i] += delta.text if delta is not None else ""
+    assert texts == alone
+    text = ""
+    for delta in llm.stream("abc", GREEDY):
+        text += delta.text
+        assert llm.generate("xyz", GREEDY)[0].outputs[0].text == alone[1]
+    assert text == alone[0]
+
+
+def test_threads_share_one_engine(llm: LLM) -> None:
+    prompts = [f"thread {i}" for i in range(8)]
+    alone = [o.outputs[0].text for o in llm.generate(prompts, GREEDY)]
+    with ThreadPoolExecutor(8) as threads:
+        assert [o[0].outputs[0].text for o in threads.map(lambda p: llm.generate(p, GREEDY), prompts)] == alone
+
+
+def test_ctrl_c_is_noticed_between_steps(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = llm.core.step
+
+    def interrupted() -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return step()
+
+    expected = llm.generate("abc", GREEDY)[0].outputs[0].text
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.core, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("abc", GREEDY)
+    assert llm.generate("abc", GREEDY)[0].outputs[0].text == expected
+
+
+def test_a_failed_engine_says_so_ever_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM("scripted") as llm:
+        monkeypatch.setattr(llm.core.executor, "collect", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            llm.generate("abc", GREEDY)
+        with pytest.raises(EngineDead, match="has failed"):
+            llm.generate("abc", GREEDY)
+
+
+def test_a_closed_llm_says_so() -> None:
+    llm = LLM("scripted")
+    stream = llm.stream("abc", GREEDY)
+    next(stream)
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineDead, match="closed"):
+        list(stream)
+    with pytest.raises(EngineDead, match="closed"):
+        llm.generate("abc", GREEDY)
+
+
+def test_a_forked_child_is_told(llm: LLM) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            llm.generate("abc", GREEDY)
+        except EngineDead:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_unknown_settings_are_refused() -> None:

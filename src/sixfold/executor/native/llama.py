@@ -31,6 +31,7 @@ class LlamaShape:
     head_dim: int
     ffn: int
     vocab: int
+    """Tokens: what the head computes, and what can be drawn. The embedding may have more rows, as padding."""
     context: int
     """Positions that the model was made for."""
     rope_base: float
@@ -53,7 +54,7 @@ class LlamaShape:
             n_kv_heads=file.u32("llama.attention.head_count_kv", n_heads),
             head_dim=head_dim,
             ffn=file.u32("llama.feed_forward_length"),
-            vocab=file.tensor("token_embd.weight").shape[0],
+            vocab=_vocab(file),
             context=file.u32("llama.context_length"),
             rope_base=file.f32("llama.rope.freq_base", 10000.0),
             eps=file.f32("llama.attention.layer_norm_rms_epsilon"),
@@ -69,6 +70,8 @@ class LlamaShape:
     def _check(self, file: GGUFFile) -> None:
         if self.n_layers == 0 or self.context == 0:
             raise ModelFileError("the model has no layers or no context")
+        if not (self.rope_base > 0 and 0 <= self.eps < 1):
+            raise ModelFileError(f"a rope base of {self.rope_base} with an epsilon of {self.eps} makes no sense")
         if self.n_kv_heads == 0 or self.n_heads % self.n_kv_heads or self.n_heads // self.n_kv_heads > 16:
             raise ModelFileError(f"{self.n_heads} heads over {self.n_kv_heads} KV heads are not supported")
         if self.head_dim % 32 or not 32 <= self.head_dim <= 512:
@@ -80,6 +83,18 @@ class LlamaShape:
             raise ModelFileError(f"rope scaling of type {scaling!r} is not supported")
         if file.u32("llama.expert_count", 0):
             raise ModelFileError("mixture-of-experts models are not supported")
+
+
+def _vocab(file: GGUFFile) -> int:
+    """Tokens of the tokenizer, or rows of the embedding where the file has no tokenizer."""
+    rows = file.tensor("token_embd.weight").shape[0]
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None:
+        return rows
+    n_tokens = len(file.strings("tokenizer.ggml.tokens"))
+    if n_tokens > rows:
+        raise ModelFileError(f"the vocabulary has {n_tokens} tokens, the embedding only {rows} rows")
+    return n_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +175,8 @@ class _Loader:
 
     def load(self, max_positions: int) -> LlamaModel:
         shape = LlamaShape.of(self._file)
-        table = self._tensor("token_embd.weight", shape.vocab, shape.hidden)
-        tied = "output.weight" not in self._file.tensors
-        head = table if tied else self._tensor("output.weight", shape.vocab, shape.hidden)
+        table = self._rows("token_embd.weight", shape)
+        head = self._rows("output.weight", shape) if "output.weight" in self._file.tensors else table
         model = LlamaModel(
             shape=shape,
             pool=self._pool,
@@ -210,6 +224,15 @@ class _Loader:
                 raise ModelFileError("the rope scaling factor is not positive")
             factors = (np.ones(s.head_dim // 2) if factors is None else factors) * scale
         return kernels.rope_tables(n_positions, s.head_dim, s.rope_base, factors)
+
+    def _rows(self, name: str, shape: LlamaShape) -> Tensor:
+        """The rows of the vocabulary, without padding."""
+        info = self._file.tensor(name)
+        whole = self._tensor(name, info.shape[0], shape.hidden)
+        if whole.n_rows < shape.vocab:
+            raise ModelFileError(f"tensor {name!r} has {whole.n_rows} rows for {shape.vocab} tokens")
+        row_bytes = len(whole.data) // whole.n_rows
+        return Tensor(info.ggml_type, whole.data[: shape.vocab * row_bytes], shape.vocab, shape.hidden)
 
     def _tensor(self, name: str, n_rows: int, k: int) -> Tensor:
         info = self._file.tensor(name)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.unit.executor.native.tiny_llama import Row, run
 
 from sixfold.executor.native import llama
 from sixfold.executor.native.kernels import ThreadPool
 from sixfold.model_file.gguf import GGUFFile
-from tests.unit.executor.native.tiny_llama import Row, run
 
 pytestmark = pytest.mark.model
 CHUNK = 128

@@ -1,0 +1,162 @@
+"""The engine process's loop over sockets, in a thread: large frames both ways, an API process that dies or stalls."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sixfold.transport.sockets as sockets
+from sixfold.config import Config
+from sixfold.engine.engine_process import EngineServer
+from sixfold.engine.launch import RunFiles, build_core, build_worker, resolve, write_run_files
+from sixfold.engine.worker_process import serve_engine
+from sixfold.errors import EngineDead
+from sixfold.executor.remote import RemoteExecutor
+from sixfold.messages import Abort, Admitted, EngineStats, GenerateRequest, Hello, Sampling, TokenDelta, Welcome
+from sixfold.transport import FrameSocket, codecs, connect, listen
+from sixfold.transport.frames import PROTOCOL
+
+_instances = itertools.count(1)
+
+
+class Api:
+    """What an API process does, one frame after the other."""
+
+    def __init__(self, run: RunFiles) -> None:
+        instance = next(_instances)
+        self.channels = {}
+        for role in ("api-control", "api-outputs"):
+            channel = connect(run.engine_path)
+            channel.send(codecs.HELLO, codecs.encode(Hello(PROTOCOL, role, instance, run.digest)), block=True)
+            self.channels[role] = channel
+        assert isinstance(self.hear(), Welcome)
+
+    @property
+    def control(self) -> FrameSocket:
+        return self.channels["api-control"]
+
+    def send(self, message: GenerateRequest | Abort) -> None:
+        self.control.send(codecs.CONTROL, codecs.encode(message), block=True)
+
+    def hear(self) -> object:
+        """The next control message that is not a snapshot."""
+        while isinstance(message := codecs.decode_control(self.control.receive_one().body), EngineStats):
+            pass
+        return message
+
+    def outputs(self) -> list[TokenDelta]:
+        return codecs.decode_output(self.channels["api-outputs"].receive_one().body).deltas
+
+    def wait_stats(self, wanted: Callable[[EngineStats], bool]) -> EngineStats:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            message = codecs.decode_control(self.control.receive_one().body)
+            if isinstance(message, EngineStats) and wanted(message):
+                return message
+        raise AssertionError("the engine never said so")
+
+    def hang_up(self) -> None:
+        for channel in self.channels.values():
+            channel.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFiles]:
+    """Worker and engine loops in threads, over sockets whose buffers are as small as a system may make them."""
+    monkeypatch.setattr(sockets, "_SOCKET_BUFFER_BYTES", 4096)
+    run = write_run_files(str(tmp_path), resolve(Config.from_flat({"model": "scripted"})), epoch=1)
+    worker_listener, engine_listener = listen(run.worker_path), listen(run.engine_path)
+    worker = build_worker(run.config)
+    threads = [threading.Thread(target=serve_engine, args=(worker, worker_listener, run))]
+    threads[0].start()
+    executor = RemoteExecutor(run.worker_path, epoch=1, config_digest=run.digest)
+    server = EngineServer(build_core(run.config, executor, epoch=1), executor, engine_listener, run)
+
+    def engine() -> None:
+        with pytest.raises(EngineDead):
+            server.run()
+
+    threads.append(threading.Thread(target=engine))
+    threads[1].start()
+    yield run
+    executor.control.sock.shutdown(2)
+    executor.steps.sock.shutdown(2)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    executor.close()
+    server.close()
+    worker_listener.close()
+    engine_listener.close()
+
+
+def request(uid: int, n_prompt: int, n: int = 1, max_tokens: int = 3) -> GenerateRequest:
+    sampling = Sampling(seed=1, temperature=0.0)
+    return GenerateRequest(uid=uid, prompt_token_ids=[100] * n_prompt, n=n, max_tokens=max_tokens, sampling=sampling)
+
+
+def finished(api: Api, n: int) -> int:
+    """Read until n choices have ended; their tokens."""
+    tokens = 0
+    while n:
+        for delta in api.outputs():
+            tokens += len(delta.token_ids)
+            n -= delta.finish is not None
+    return tokens
+
+
+def test_steps_larger_than_the_sockets_buffers_are_delivered(run: RunFiles) -> None:
+    api = Api(run)
+    api.send(request(1, n_prompt=2000, n=64))
+    assert api.hear() == Admitted(1)
+    assert finished(api, 64) == 64 * 3
+    api.hang_up()
+
+
+def test_an_api_process_that_dies_takes_nobody_with_it(run: RunFiles) -> None:
+    other = Api(run)
+    for round_ in range(5):
+        dying = Api(run)
+        for uid in range(4):
+            dying.send(request(100 + 10 * round_ + uid, n_prompt=20, max_tokens=1000))
+            dying.hear()
+        other.send(request(round_, n_prompt=20))
+        assert other.hear() == Admitted(round_)
+        dying.hang_up()
+        assert finished(other, 1) == 3
+    stats = other.wait_stats(lambda s: s.running == s.waiting == 0 and s.finished.get("abort", 0) == 20)
+    assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
+    other.hang_up()
+
+
+def test_an_api_process_that_does_not_read_stops_only_itself(run: RunFiles) -> None:
+    stalled, other = Api(run), Api(run)
+    stalled.send(request(1, n_prompt=4, n=64, max_tokens=800))
+    stalled.hear()
+    for uid in range(2, 6):
+        other.send(request(uid, n_prompt=4, max_tokens=8))
+        other.hear()
+        assert finished(other, 1) == 8
+    assert finished(stalled, 64) == 64 * 800  # late, and complete
+    stalled.hang_up()
+    other.hang_up()
+
+
+def test_foreign_bytes_and_another_configuration_are_turned_away(run: RunFiles) -> None:
+    api = Api(run)
+    for data in (b"GET / HTTP/1.1\r\n\r\n" * 4, b""):
+        foreign = connect(run.engine_path)
+        foreign.sock.sendall(data)
+        if not data:
+            foreign.send(codecs.HELLO, codecs.hello("api-control", "another"), block=True)
+        with pytest.raises(EOFError):
+            foreign.receive_one()
+        foreign.close()
+    api.send(request(1, n_prompt=4))
+    assert api.hear() == Admitted(1) and finished(api, 1) == 3
+    api.hang_up()

@@ -1,0 +1,117 @@
+"""Model files that load, or must not: padded or short vocabularies, absurd contexts, weights that are not numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import gguf_writer
+
+from sixfold import LLM, SamplingParams
+from sixfold.errors import InvalidRequest, ModelFileError, RequestFailed
+
+HIDDEN, FFN, HEADS = 64, 96, 2
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+
+
+def save(path: Path, *, n_rows: int = 0, nan_in: str = "", **metadata: Any) -> Path:
+    """One random layer with the tokens of `tiny_vocabulary`; `n_rows` of the embedding where not as many."""
+    vocabulary = gguf_writer.tiny_vocabulary()
+    shapes = {
+        "token_embd.weight": (n_rows or len(vocabulary["tokenizer.ggml.tokens"]), HIDDEN),
+        "blk.0.attn_norm.weight": (HIDDEN,),
+        "blk.0.attn_q.weight": (HIDDEN, HIDDEN),
+        "blk.0.attn_k.weight": (HIDDEN, HIDDEN),
+        "blk.0.attn_v.weight": (HIDDEN, HIDDEN),
+        "blk.0.attn_output.weight": (HIDDEN, HIDDEN),
+        "blk.0.ffn_norm.weight": (HIDDEN,),
+        "blk.0.ffn_gate.weight": (FFN, HIDDEN),
+        "blk.0.ffn_up.weight": (FFN, HIDDEN),
+        "blk.0.ffn_down.weight": (HIDDEN, FFN),
+        "output_norm.weight": (HIDDEN,),
+    }
+    tensors = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        values = np.random.default_rng(number).standard_normal(shape).astype("<f4") * 0.2
+        if name == "token_embd.weight":
+            # Rows behind the vocabulary win every argmax that can see them.
+            values[len(vocabulary["tokenizer.ggml.tokens"]) :] = 100.0
+        if name == nan_in:
+            values[..., 0] = np.nan
+        tensors[name] = (0, shape, values.tobytes())
+    facts = {
+        "general.architecture": "llama",
+        "llama.block_count": 1,
+        "llama.context_length": 128,
+        "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": FFN,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        **vocabulary,
+        **metadata,
+    }
+    path.write_bytes(gguf_writer.gguf(facts, tensors))
+    return path
+
+
+def load(path: Path, **settings: Any) -> LLM:
+    return LLM(str(path), threads=1, max_num_seqs=4, num_kv_blocks=32, **settings)
+
+
+def test_o54_padding_rows_are_never_drawn_nor_accepted(tmp_path: Path) -> None:
+    exact, padded = load(save(tmp_path / "exact.gguf")), load(save(tmp_path / "padded.gguf", n_rows=300))
+    with exact, padded:
+        n_vocab = exact.tokenizer.n_vocab
+        for params in (GREEDY, SamplingParams(seed=1, max_tokens=16, ignore_eos=True, logprobs=5)):
+            ours, theirs = (llm.generate("hello", params)[0].outputs[0] for llm in (padded, exact))
+            assert ours.token_ids == theirs.token_ids and max(ours.token_ids) < n_vocab
+            for entry in ours.logprobs or []:
+                assert max(entry.top_ids) < n_vocab
+        with pytest.raises(InvalidRequest):
+            padded.generate([[n_vocab]], GREEDY)
+
+
+def test_a_vocabulary_without_rows_is_refused_at_load(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"tokens.* rows"):
+        load(save(tmp_path / "short.gguf", n_rows=200))
+
+
+@pytest.mark.parametrize("context", [100_000_000, 2**32 - 1])
+def test_a_claimed_context_costs_no_memory(context: int, tmp_path: Path) -> None:
+    with load(save(tmp_path / "long.gguf", **{"llama.context_length": context})) as llm:
+        assert llm.config.model.max_model_len == 131072
+        assert len(llm.generate("hello", GREEDY)[0].outputs[0].token_ids) == 8
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.0.attn_v.weight", "output_norm.weight"])
+def test_weights_that_are_no_numbers_fail_the_request_and_nothing_else(name: str, tmp_path: Path) -> None:
+    with load(save(tmp_path / "nan.gguf", nan_in=name)) as llm:
+        for params in (GREEDY, SamplingParams(seed=1, max_tokens=4)):
+            with pytest.raises(RequestFailed, match="no usable logits"):
+                llm.generate("hello", params)
+        llm.core.check()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.block_count", 0),
+        ("llama.block_count", 3),
+        ("llama.attention.head_count", 0),
+        ("llama.attention.head_count", 7),
+        ("llama.attention.head_count_kv", 0),
+        ("llama.embedding_length", 2**31),
+        ("llama.feed_forward_length", 2**32 - 1),
+        ("llama.context_length", 0),
+        ("llama.rope.freq_base", 0.0),
+        ("llama.rope.freq_base", float("nan")),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("llama.attention.layer_norm_rms_epsilon", float("inf")),
+        ("general.architecture", "mamba"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        load(save(tmp_path / "odd.gguf", **{key: value}))
