@@ -20,6 +20,7 @@
 #include "kv_cache.h"
 #include "pack.h"
 #include "program.h"
+#include "text_bindings.h"
 #include "thread_pool.h"
 
 #if __has_include("sample_bindings.h")
@@ -391,4 +392,5 @@ NB_MODULE(_native, m) {
   bind_sampler(m, sampler_generic());
 #endif
 #endif
+  text_bindings::bind_text(m);
 }

@@ -11,6 +11,7 @@ _Int32 = npt.NDArray[np.int32]
 _Bytes = npt.NDArray[np.uint8]
 
 sampler: Any
+text: Any
 
 def isas() -> list[str]: ...
 def default_isa() -> str: ...

@@ -84,7 +84,7 @@ class LLM:
     all. Ctrl-C is noticed between steps, and the object stays usable.
 
     Args:
-        model: a known name or the path of a model file.
+        model: a known name, `org/name` that was pulled, or the path of a .gguf file or of a Hugging Face folder.
         settings: fields of `sixfold.config`, by name (`max_num_seqs=8`).
 
     Raises:

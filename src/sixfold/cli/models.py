@@ -7,19 +7,24 @@ import click
 __all__ = ["list_command", "pull", "rm"]
 
 
-@click.command(short_help="Fetch a known model.")
+@click.command(short_help="Fetch a model.")
 @click.argument("name")
 def pull(name: str) -> int:
-    """Fetch the known model NAME into the cache (SIXFOLD_CACHE, default ~/.cache/sixfold) and check its digest."""
+    """Fetch the model NAME and check its digest.
+
+    NAME is a known one (`sixfold list`), kept in SIXFOLD_CACHE (default ~/.cache/sixfold), or org/name on the Hugging
+    Face hub: a folder of safetensors, or with org/name:Q4_K_M one of several GGUF files. HF_TOKEN, HF_ENDPOINT,
+    HF_HOME and HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+    """
     from sixfold import model_store
 
     click.echo(str(model_store.pull(name)))
     return 0
 
 
-@click.command("list", short_help="List known models and which are here.")
+@click.command("list", short_help="List models and which are here.")
 def list_command() -> int:
-    """List the known models: name, size, licence, and whether it is here."""
+    """List the known models and those pulled from the hub: name, size, licence, and whether it is here."""
     from sixfold import model_store
 
     rows = [

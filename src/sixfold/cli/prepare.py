@@ -9,11 +9,11 @@ __all__ = ["prepare"]
 
 
 def prepare(config: Config) -> None:
-    """Check the kernels, and fetch a known model that is not here yet.
+    """Check the kernels, and fetch a model that is not here yet.
 
     Raises:
         ConfigError: the kernels cannot be loaded, or not in the build that SIXFOLD_ISA asks for.
-        ModelNotFound: neither a known or synthetic name nor a file.
+        ModelNotFound: neither a name that is known, synthetic or on the hub nor a path.
         DownloadError: the model could not be fetched.
     """
     if config.executor.executor == "scripted":
@@ -29,6 +29,6 @@ def prepare(config: Config) -> None:
     try:
         model_path(name)
     except ModelNotFound:
-        if name not in model_store.KNOWN:
+        if not model_store.can_pull(name):
             raise
         model_store.pull(name)

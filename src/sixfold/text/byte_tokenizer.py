@@ -30,7 +30,7 @@ class _GreedyBytes:
         self._ids = {bytes([value]): value for value in range(_N_BYTES)} | extra
         self._next = re.compile(b"|".join([*map(re.escape, longest_first), rb"[\x00-\xff]"])) if extra else None
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
         if self._next is None:
             return [list(text.encode()) for text in texts]
         ids = self._ids

@@ -15,6 +15,7 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -24,10 +25,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sixfold.errors import InvalidRequest, ModelFileError, SixfoldError
 from sixfold.model_file import GGUFFile
+from sixfold.text.folder_files import read_json_object, read_text
 from sixfold.text.tokenizer import Tokenizer, check_text
 from sixfold.text.user_text import UserText
 
-__all__ = ["CHATML", "RESERVED_NAMES", "ChatTemplate"]
+__all__ = ["CHATML", "RESERVED_NAMES", "ChatTemplate", "folder_template"]
 
 CHATML = """\
 {% for message in messages %}<|im_start|>{{ message.role }}
@@ -113,6 +115,16 @@ class ChatTemplate:
             return None
         with file.naming_faults():
             return cls(file.text(key), tokenizer)
+
+    @classmethod
+    def of_folder(cls, folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The template of a Hugging Face folder; None when it has none (a base model).
+
+        Raises:
+            ModelFileError: a file is broken, or the template does not compile.
+        """
+        source = folder_template(folder)
+        return None if source is None else cls(source, tokenizer)
 
     def render(
         self,
@@ -209,6 +221,28 @@ class ChatTemplate:
                 raise _LimitReached(f"more than {_OUTPUT_CHARS_MAX} characters")
             pieces.append(piece)
         return "".join(pieces)
+
+
+def folder_template(folder: Path) -> str | None:
+    """Source of the template of a Hugging Face folder: chat_template.jinja, chat_template.json or
+    tokenizer_config.json, in this order; of several named ones that called "default".
+
+    Raises:
+        ModelFileError: a file is broken.
+    """
+    if (text := read_text(folder / "chat_template.jinja")) is not None:
+        return text
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        value = read_json_object(folder / name).get("chat_template")
+        if isinstance(value, list):
+            named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
+            value = named.get("default")
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise ModelFileError(f"{name}: chat_template is not a text")
+        return value
+    return None
 
 
 def _raise_exception(reason: object) -> NoReturn:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["LiteralSplitter"]
+
+_BLANKS = re.compile(r"[ \t\n\v\f\r]*")
 
 
 class LiteralSplitter:
     """Cuts a text at known literals: the leftmost first, and of those that begin at one place the longest.
 
-    A vocabulary can hold thousands of such literals. They share a few first characters and a few lengths, so a literal
-    is looked up by (place of a first character, length) and the cost of a text does not grow with their number.
+    A vocabulary can hold thousands of such literals. They share a few beginnings of two characters, and each of these a
+    few lengths, so a literal is looked up by (beginning, length): the cost of a text does not grow with their number.
     """
 
-    def __init__(self, literals: Mapping[str, int]) -> None:
+    def __init__(self, literals: Mapping[str, int], *, strips_after: Collection[str] = ()) -> None:
+        """
+        Args:
+            literals: text -> id.
+            strips_after: those of them that swallow the blanks behind them.
+        """
         self._ids = {literal: token for literal, token in literals.items() if literal}
-        self._lengths = sorted({len(literal) for literal in self._ids}, reverse=True)
-        first = "".join(sorted({re.escape(literal[0]) for literal in self._ids}))
-        self._first = re.compile(f"[{first}]") if first else None
+        self._strips_after = frozenset(strips_after)
+        self._longest = max(map(len, self._ids), default=0)
+        lengths: dict[str, set[int]] = {}
+        for literal in self._ids:
+            lengths.setdefault(literal[:2], set()).add(len(literal))
+        self._lengths = {beginning: sorted(found, reverse=True) for beginning, found in lengths.items()}
+        self._first = _pattern_of_beginnings(lengths)
         self._heads = {literal[:n] for literal in self._ids for n in range(1, len(literal))}
         self._tails = {literal[n:] for literal in self._ids for n in range(1, len(literal))}
 
@@ -33,13 +44,19 @@ class LiteralSplitter:
             place = match.start()
             if place < end:
                 continue
-            for length in self._lengths:
-                literal = text[place : place + length]
-                if literal in self._ids:
-                    found.append((place, literal))
-                    end = place + len(literal)
-                    break
+            literal = self._at(text, place)
+            if literal:
+                found.append((place, literal))
+                end = place + len(literal)
         return found
+
+    def _at(self, text: str, place: int) -> str:
+        """The longest literal that begins at `place`; "" for none."""
+        for length in self._lengths.get(text[place : place + 2], ()):
+            literal = text[place : place + length]
+            if literal in self._ids:
+                return literal
+        return text[place] if text[place] in self._ids else ""
 
     def split(self, text: str) -> list[str | int]:
         """The text as ordinary pieces (not empty) and the ids of the literals between them."""
@@ -50,6 +67,8 @@ class LiteralSplitter:
                 parts.append(text[done:place])
             parts.append(self._ids[literal])
             done = place + len(literal)
+            if literal in self._strips_after and (blanks := _BLANKS.match(text, done)):
+                done = blanks.end()
         if done < len(text):
             parts.append(text[done:])
         return parts
@@ -63,5 +82,17 @@ class LiteralSplitter:
         return next((n for n in self._fragment_lengths(text) if text[:n] in self._tails), 0)
 
     def _fragment_lengths(self, text: str) -> range:
-        longest = self._lengths[0] - 1 if self._lengths else 0
-        return range(min(longest, len(text)), 0, -1)
+        return range(min(self._longest - 1, len(text)), 0, -1)
+
+
+def _pattern_of_beginnings(beginnings: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds the first character of each beginning (one or two characters); None for no beginning."""
+    second: dict[str, set[str]] = {}
+    for beginning in beginnings:
+        second.setdefault(beginning[0], set()).add(beginning[1:])
+    alternatives = []
+    for first, rest in sorted(second.items()):
+        # A literal of one character may stand before anything.
+        behind = "" if "" in rest else f"(?=[{''.join(map(re.escape, sorted(rest)))}])"
+        alternatives.append(re.escape(first) + behind)
+    return re.compile("|".join(alternatives)) if alternatives else None

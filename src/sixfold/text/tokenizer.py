@@ -4,13 +4,13 @@ A vocabulary has *control* tokens (`<|im_start|>`) that steer the model, and ord
 token by itself: a `Tokenizer` finds the literals of control tokens only when asked to (`parse_control=True`), and the
 encoder of ordinary text below it cannot produce their ids. Whoever passes on text of a user chooses.
 
-Two makers: `gguf_tokenizer` (a model file's vocabulary) and `byte_tokenizer` (no file, for tests and the scripted
-executor).
+Three makers: `gguf_tokenizer` (a model file's vocabulary), `folder_tokenizer` (a Hugging Face folder's) and
+`byte_tokenizer` (no file, for tests and the scripted executor).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sixfold.errors import InvalidRequest
@@ -22,8 +22,13 @@ __all__ = ["TextEncoder", "Tokenizer"]
 class TextEncoder(Protocol):
     """Encodes ordinary text; never gives the id of a control token."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """One list of ids per text. Texts hold no lone surrogates."""
+    def encode_batch(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
+        """One list of ids per text.
+
+        Args:
+            texts: without lone surrogates.
+            begins: for each whether it begins a sequence; otherwise it follows a control token.
+        """
         ...
 
 
@@ -40,6 +45,8 @@ class Tokenizer:
         bos_id: int | None = None,
         adds_bos: bool = False,
         eos_id: int | None = None,
+        strips_after: Collection[str] = (),
+        space_after: Iterable[int] | None = None,
     ) -> None:
         """
         Args:
@@ -50,6 +57,9 @@ class Tokenizer:
             bos_id: first id of a sequence, for models that want one.
             adds_bos: whether this model wants it.
             eos_id: the one end id to show where only one can be shown.
+            strips_after: literals of control tokens that swallow the blanks behind them.
+            space_after: None for most vocabularies. Otherwise the encoder puts a blank in front of a text and behind
+                these ids, and decoding takes it away again.
         """
         self.token_bytes = token_bytes
         self.control: Mapping[str, int] = dict(control)
@@ -59,7 +69,8 @@ class Tokenizer:
         self.adds_bos = adds_bos and bos_id is not None
         self.eos_id = eos_id
         self._encoder = encoder
-        self.control_literals = LiteralSplitter(self.control)
+        self._space_after = None if space_after is None else frozenset(space_after)
+        self.control_literals = LiteralSplitter(self.control, strips_after=strips_after)
 
     @property
     def n_vocab(self) -> int:
@@ -84,7 +95,7 @@ class Tokenizer:
         for text in texts:
             check_text(text)
         if not parse_control:
-            found = self._encoder.encode_batch(texts)
+            found = self._encoder.encode_batch(texts, [True] * len(texts))
         else:
             found = self.encode_parts([self.control_literals.split(text) for text in texts])
         if add_bos:
@@ -94,8 +105,9 @@ class Tokenizer:
 
     def encode_parts(self, batch: Sequence[Sequence[str | int]]) -> list[list[int]]:
         """Ids of texts that are already taken apart: strings are ordinary text, integers are ids. No BOS is added."""
-        plain = [part for parts in batch for part in parts if isinstance(part, str)]
-        encoded = iter(self._encoder.encode_batch(plain) if plain else ())
+        plain = [(part, i == 0) for parts in batch for i, part in enumerate(parts) if isinstance(part, str)]
+        texts, begins = [part for part, _ in plain], [begin for _, begin in plain]
+        encoded = iter(self._encoder.encode_batch(texts, begins) if plain else ())
         found: list[list[int]] = []
         for parts in batch:
             ids: list[int] = []
@@ -112,12 +124,38 @@ class Tokenizer:
         if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The full decode: bytes of all ids joined, invalid UTF-8 replaced by U+FFFD. Ids outside the vocabulary are
         an IndexError: they must have been refused before.
+
+        Args:
+            ids: of a whole text, or of a piece that begins where the encoder would begin.
+            skip_special: control tokens have no text.
+            continues: the ids go on with a text, as a model's output does: all their blanks are their own. Without it
+                the blanks that the encoder of some vocabularies adds are taken away, so that this undoes `encode`.
         """
-        table, control = self.token_bytes, self.control_ids if skip_special else frozenset()
-        return b"".join([table[token] for token in ids if token not in control]).decode("utf-8", "replace")
+        if self._space_after is not None and not continues:
+            pieces = self._without_added_spaces(ids, self._space_after, skip_special=skip_special)
+        else:
+            table, control = self.token_bytes, self.control_ids if skip_special else frozenset()
+            pieces = [table[token] for token in ids if token not in control]
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def _without_added_spaces(
+        self, ids: Iterable[int], space_after: frozenset[int], *, skip_special: bool
+    ) -> list[bytes]:
+        pieces: list[bytes] = []
+        added = True
+        for token in ids:
+            piece, is_control = self.token_bytes[token], token in self.control_ids
+            if token in space_after:
+                added = True
+            elif added and not is_control:
+                piece = piece.removeprefix(b" ")
+                added = False
+            if not (skip_special and is_control):
+                pieces.append(piece)
+        return pieces
 
     def is_control(self, token: int) -> bool:
         """Whether the id is a control token."""

@@ -196,8 +196,26 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ("n.gguf", "/no/such/file"):
         with pytest.raises(ModelNotFound, match="no file"):
             model_store.resolve(missing)
-    with pytest.raises(ModelNotFound, match="folder"):
-        model_store.resolve(".")
+    assert model_store.resolve(".") == tmp_path / "m.gguf"
+
+
+def test_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(ModelNotFound, match="neither safetensors"):
+        model_store.resolve(str(folder))
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(ModelNotFound, match="pickled"):
+        model_store.resolve(str(folder))
+    for part in (1, 2):
+        (folder / f"m-0000{part}-of-00002.gguf").write_bytes(b"x")
+    assert model_store.resolve(str(folder)) == folder / "m-00001-of-00002.gguf"
+    (folder / "n.gguf").write_bytes(b"x")
+    with pytest.raises(ModelNotFound, match=r"several models; .*n\.gguf"):
+        model_store.resolve(str(folder))
+    (folder / "model.safetensors").write_bytes(b"x")
+    (folder / "config.json").write_bytes(b"{}")
+    assert model_store.resolve(str(folder)) == folder
 
 
 @pytest.mark.parametrize("name", ["smolm2", "SMOLLM2", "nope", "", "a\0b", "x" * 10_000, "..", "smollm2 "])

@@ -176,9 +176,9 @@ def test_a_merge_cannot_build_a_control_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "tokenizer model 'llama' is not supported"),
+        ({"tokenizer.ggml.model": "bert"}, "tokenizer model 'bert' is not supported"),
         ({"tokenizer.ggml.model": None}, "tokenizer.ggml.model is missing"),
-        ({"tokenizer.ggml.pre": "nope"}, "'nope' is not supported; known: smollm"),
+        ({"tokenizer.ggml.pre": "nope"}, "'nope' is not supported; known: .*smollm"),
         ({"tokenizer.ggml.pre": None}, r"pre-tokenizer \(tokenizer.ggml.pre\) is missing"),
         ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing"),
         ({"tokenizer.ggml.token_type": [1, 2]}, "tokenizer.ggml.token_type must hold"),

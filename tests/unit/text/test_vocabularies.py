@@ -1,0 +1,211 @@
+"""Vocabularies of the families: ids against llama.cpp's, SentencePiece's blanks, and what is refused.
+
+The small vocabularies of tests/golden/tokenizers are cut out of real ones (tests/fixtures/make_tokenizer_golden.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import gguf_writer as w
+from tests.fixtures.tokenizer_texts import HARD, texts
+
+from sixfold.detokenizer import Detokenizer
+from sixfold.errors import ModelFileError, ModelNotFound
+from sixfold.model_file import GGUFFile
+from sixfold.model_store import resolve
+from sixfold.text import Tokenizer, gguf_tokenizer, load_text_files
+from sixfold.text.word_rules import word_rule
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "tokenizers"
+FAMILIES = sorted(path.stem for path in GOLDEN.glob("*.json") if not path.stem.endswith("-whole"))
+SPM = ["baichuan", "gemma3", "llama-spm", "phi-3"]
+
+
+def load(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    return loaded
+
+
+def build(folder: Path, metadata: dict[str, Any]) -> Tokenizer:
+    path = folder / "v.gguf"
+    path.write_bytes(w.gguf({key: value for key, value in metadata.items() if value is not None}))
+    return gguf_tokenizer(GGUFFile.open(path))
+
+
+def check_ids(tokenizer: Tokenizer, golden: list[Any]) -> None:
+    assert len(golden) == len(HARD)
+    for text, ids in zip(HARD, golden, strict=True):
+        plain, parsed = ids if ids and isinstance(ids[0], list) else (ids, ids)
+        assert tokenizer.encode(text, parse_control=False, add_bos=False) == plain, text
+        assert tokenizer.encode(text, parse_control=True, add_bos=False) == parsed, text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_o53_ids_equal_the_reference(family: str, tmp_path: Path) -> None:
+    golden = load(family)
+    check_ids(build(tmp_path, golden["vocabulary"]), golden["ids"])
+
+
+@pytest.fixture(scope="module")
+def gemma() -> Tokenizer:
+    try:
+        return gguf_tokenizer(GGUFFile.open(resolve("gemma3-270m")))
+    except ModelNotFound:
+        pytest.skip("gemma3-270m is not in the cache; `sixfold pull gemma3-270m` brings it")
+
+
+def test_gemma_is_a_base_model(gemma: Tokenizer) -> None:
+    assert load_text_files(resolve("gemma3-270m")).chat_template is None
+
+
+def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer) -> None:
+    check_ids(gemma, load("gemma3-whole")["ids"])
+    assert (gemma.bos_id, gemma.adds_bos, gemma.end_ids) == (2, True, {1})
+    assert gemma.encode("Hi", parse_control=False) == [2, *gemma.encode("Hi", parse_control=False, add_bos=False)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_round_trips(family: str, tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, load(family)["vocabulary"])
+    lossy = {b for b in range(256) if bytes([b]) not in set(tokenizer.token_bytes)}
+    for text in texts(300, ["<unk>", "<table>", "\n\n"]):
+        if lossy.intersection(text.encode()) or (family in SPM and "▁" in text):
+            continue  # a byte without a token is lost; SentencePiece cannot tell U+2581 from a blank
+        ids = tokenizer.encode(text, parse_control=False)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.control_ids.isdisjoint(ids[1:] if tokenizer.adds_bos else ids)
+
+
+# --- SentencePiece --------------------------------------------------------------------------------------------------
+
+
+def tiny_spm(**changes: Any) -> dict[str, Any]:
+    pieces = {"▁": -1, "a": -2, "b": -3, "c": -4, "ab": -6, "bc": -5, "▁a": -7, "▁▁": -8, "abc": -9, "▁ab": -10}
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "<tool>", "a<b"]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(pieces), 4, 3],
+        "tokenizer.ggml.scores": [0.0] * 259 + [float(score) for score in pieces.values()] + [0.0, 0.0],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    return {**metadata, **changes}
+
+
+def pieces_of(tokenizer: Tokenizer, text: str, *, parse_control: bool = False) -> list[str]:
+    ids = tokenizer.encode(text, parse_control=parse_control, add_bos=False)
+    return [tokenizer.piece(token) for token in ids]
+
+
+def test_the_best_score_merges_first_and_of_equals_the_leftmost(tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, tiny_spm(**{"tokenizer.ggml.add_space_prefix": False}))
+    assert pieces_of(tokenizer, "abc") == ["abc"]
+    assert pieces_of(tokenizer, "babcb") == ["b", "abc", "b"]
+    assert pieces_of(tokenizer, "bcbcab") == ["bc", "bc", "ab"]
+    assert pieces_of(tokenizer, "   ") == ["  ", " "]
+    assert pieces_of(tokenizer, "aéa") == ["a", "�", "�", "a"]
+
+
+def test_a_control_token_is_not_built_from_its_text(tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, tiny_spm())
+    ids = tokenizer.encode("a<b <s></s><unk> <0x41>", parse_control=False, add_bos=False)
+    assert tokenizer.control_ids.isdisjoint(ids)
+    assert tokenizer.decode(ids) == "a<b <s></s><unk> <0x41>"
+
+
+def test_a_blank_is_added_in_front_and_behind_special_tokens(tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, tiny_spm())
+    assert pieces_of(tokenizer, "ab") == [" ab"]
+    assert pieces_of(tokenizer, " ab") == ["  ", "ab"]
+    assert pieces_of(tokenizer, "ab<tool>ab") == [" ab", "<tool>", " ab"]
+    assert pieces_of(tokenizer, "</s>ab", parse_control=True) == ["</s>", " ab"]
+    for text in ("ab", " ab", "  ab<tool> c</s>", "", " ", "<tool>"):
+        for parse in (False, True):
+            ids = tokenizer.encode(text, parse_control=parse)
+            assert ids[0] == 1
+            assert tokenizer.decode(ids[1:], skip_special=False) == text
+    assert tokenizer.decode(tokenizer.encode("ab</s>ab", parse_control=True)) == "abab"
+
+
+def test_o11_bos_leads_once_and_by_default(tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, tiny_spm())
+    assert tokenizer.encode("<s>ab", parse_control=True) == tokenizer.encode("ab", parse_control=True)
+    assert tokenizer.encode("", parse_control=False) == [1]
+    assert not build(tmp_path, tiny_spm(**{"tokenizer.ggml.add_bos_token": False})).adds_bos
+
+
+@pytest.mark.parametrize("family", SPM)
+def test_o08_joined_deltas_are_the_full_decode(family: str, tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, load(family)["vocabulary"])
+    rng = random.Random(3)
+    words = tokenizer.encode("Hello big world", parse_control=False, add_bos=False)
+    blank = tokenizer.token_bytes.index(b" ")
+    answers = [words, [blank, *words], [blank, blank], [*words, tokenizer.eos_id or 2, *words]]
+    answers += [[rng.randrange(tokenizer.n_vocab) for _ in range(50)] for _ in range(50)]
+    for ids in answers:
+        for skip in (True, False):
+            detokenizer = Detokenizer(tokenizer.token_bytes, tokenizer.control_ids, skip_special=skip)
+            deltas = [detokenizer.push([token])[0] for token in ids] + [detokenizer.flush()]
+            assert "".join(deltas) == tokenizer.decode(ids, skip_special=skip, continues=True)
+
+
+def test_a_turns_end_is_control_even_if_the_file_says_user_defined(tmp_path: Path) -> None:
+    types = tiny_spm()["tokenizer.ggml.token_type"]
+    types[2] = 4
+    tokenizer = build(tmp_path, tiny_spm(**{"tokenizer.ggml.token_type": types}))
+    assert 2 in tokenizer.control_ids
+    assert 2 not in tokenizer.encode("a</s>", parse_control=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokenizer.ggml.scores": None}, "tokenizer.ggml.scores is missing"),
+        ({"tokenizer.ggml.scores": [0.0]}, "tokenizer.ggml.scores must hold"),
+        ({"tokenizer.ggml.scores": [float("nan")] * 271}, "not finite"),
+        ({"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type must hold"),
+        ({"tokenizer.ggml.unknown_token_id": 9999}, "unknown_token_id is 9999"),
+    ],
+)
+def test_o53_what_cannot_be_used_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelFileError, match=reason):
+        build(tmp_path, tiny_spm(**changes))
+
+
+@pytest.mark.parametrize(("place", "text"), [(260, "▁"), (260, ""), (4, "<0x00>"), (4, "<0xZZ>")])
+def test_broken_tokens_are_refused(tmp_path: Path, place: int, text: str) -> None:
+    tokens = tiny_spm()["tokenizer.ggml.tokens"]
+    tokens[place] = text
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens"):
+        build(tmp_path, tiny_spm(**{"tokenizer.ggml.tokens": tokens}))
+
+
+def test_long_texts_take_linear_time(gemma: Tokenizer) -> None:
+    for text in ("a" * 300_000, " " * 300_000, "<" * 300_000, "\n" * 300_000, "漢字" * 100_000, "<u" * 100_000):
+        assert gemma.decode(gemma.encode(text, parse_control=True)) == text
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "words"),
+    [
+        (["gpt-2", "olmo", "phi-2", "mpt"], "It's 1234  x", ["It", "'s", "Ġ1234", "Ġ", "Ġx"]),
+        (["smollm", "starcoder", "command-r"], "IT'S 12", ["IT", "'", "S", "Ġ", "1", "2"]),
+        (["llama-bpe", "dbrx", "smaug-bpe"], "IT'S 1234!!\n\n x", ["IT", "'S", "Ġ", "123", "4", "!!ĊĊ", "Ġx"]),
+        (["qwen2", "stablelm2"], "IT'S 12 \n x", ["IT", "'S", "Ġ", "1", "2", "ĠĊ", "Ġx"]),
+        (["tekken"], "iPhone's 12/\n", ["i", "Phone", "'s", "Ġ", "1", "2", "/Ċ"]),
+        (["gpt-4o", "llama4"], "iPhone's 1234/", ["i", "Phone's", "Ġ", "123", "4", "/"]),
+    ],
+)
+def test_word_rules(names: list[str], text: str, words: list[str]) -> None:
+    for name in names:
+        assert [word for word, _ in word_rule(name).pre_tokenizer().pre_tokenize_str(text)] == words, name
