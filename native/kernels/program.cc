@@ -247,20 +247,32 @@ void Program::norm_qkv_rope_write(int layer, const float* norm, int64_t norm_siz
 void Program::share_rope(Op& op, const float* cos, const float* sin, int64_t n_positions) {
   const int half = op.qkv.head_dim / 2;
   const bool interleaved = op.qkv.rope_style == kRopeInterleaved;
-  const size_t size = static_cast<size_t>(n_positions) * half * 2;
-  std::shared_ptr<float> table(new float[size], [](float* p) { delete[] p; });
-  for (int64_t p = 0; p < n_positions; p++)
-    for (int i = 0; i < half; i++) {
-      float* row = table.get() + p * half * 2;
-      row[interleaved ? 2 * i : i] = cos[p * half + i];
-      row[interleaved ? 2 * i + 1 : half + i] = sin[p * half + i];
-    }
-  op.rope_size = size;
+  const int step = interleaved ? 2 : 1, offset = interleaved ? 1 : half;  // of a pair's cosine, and to its sine
+  op.rope_size = n_positions * half * 2;
+  const auto equal = [&](const Op& other) {
+    if (!other.rope || other.rope_size != op.rope_size || other.qkv.rope_style != op.qkv.rope_style) return false;
+    for (int64_t p = 0; p < n_positions; p++)
+      for (int i = 0; i < half; i++) {
+        const float* pair = other.rope.get() + p * half * 2 + i * step;
+        if (pair[0] != cos[p * half + i] || pair[offset] != sin[p * half + i]) return false;
+      }
+    return true;
+  };
   for (const auto& other : ops_)
-    if (other->rope && other->rope_size == size && !std::memcmp(other->rope.get(), table.get(), size * sizeof(float)))
-      table = other->rope;
-  op.rope = table;
-  op.qkv.rope = table.get();
+    if (equal(*other)) {
+      op.rope = other->rope;
+      break;
+    }
+  if (!op.rope) {
+    op.rope.reset(new float[op.rope_size], [](float* p) { delete[] p; });
+    for (int64_t p = 0; p < n_positions; p++)
+      for (int i = 0; i < half; i++) {
+        float* pair = op.rope.get() + p * half * 2 + i * step;
+        pair[0] = cos[p * half + i];
+        pair[offset] = sin[p * half + i];
+      }
+  }
+  op.qkv.rope = op.rope.get();
 }
 
 void Program::attention(int layer, float scale) {
@@ -487,6 +499,7 @@ void Program::prepare(const Step& step) {
 }
 
 void Program::run(const Step& step) {
+  const std::lock_guard<std::mutex> lock(running_);
   check_step(step);
   prepare(step);
   pool_->run(phases_, this);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -133,6 +134,7 @@ class Program {
   int32_t* write_blocks_ = nullptr;
   int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1
 
+  std::mutex running_;  // one step at a time
   // Of the step that runs.
   Step step_{};
   uint64_t step_number_ = 0;

@@ -21,8 +21,9 @@ from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, SamplingParams
+from sixfold.text import ChatTemplate
 
-__all__ = ["create_chat_completion", "render_prompt"]
+__all__ = ["create_chat_completion", "template_messages", "template_of"]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
@@ -68,23 +69,36 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return [_template_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
 
 
-async def render_prompt(
-    context: ApiContext, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True
-) -> list[int]:
+async def render_prompt(context: ApiContext, messages: list[dict[str, Any]]) -> list[int]:
     """The chat as token ids, made beside the event loop.
 
     Raises:
         InvalidRequest: there is no template, or it refuses these messages.
+        ContextLengthExceeded: the prompt is too long, whatever its tokens are.
     """
+    template, tokenizer = template_of(context), context.client.tokenizer
+
+    def render() -> list[int]:
+        parts = template.render_parts(messages)
+        context.prompt_length.check(parts, "messages")
+        ids = tokenizer.encode_parts([parts])[0]
+        tokenizer.lead_with_bos(ids)
+        return ids
+
+    ids = await context.in_thread(render)
+    if not ids:
+        raise InvalidRequest("the chat template made an empty prompt of these messages", param="messages")
+    return ids
+
+
+def template_of(context: ApiContext) -> ChatTemplate:
+    """Raises: InvalidRequest: the model has none."""
     template = context.client.chat_template
     if template is None:
         raise InvalidRequest(
             "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
         )
-    ids = await context.in_thread(template.render, messages, add_generation_prompt=add_generation_prompt)
-    if not ids:
-        raise InvalidRequest("the chat template made an empty prompt of these messages", param="messages")
-    return ids
+    return template
 
 
 def _template_message(where: str, message: ChatMessage) -> dict[str, Any]:

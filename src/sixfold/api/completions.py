@@ -92,7 +92,14 @@ def _limits(request: CompletionRequest) -> Limits:
 
 
 async def _tokenize(context: ApiContext, texts: list[str]) -> list[list[int]]:
-    return await context.in_thread(context.client.tokenizer.encode_batch, texts, parse_control=True)
+    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are."""
+
+    def encode() -> list[list[int]]:
+        for text in texts:
+            context.prompt_length.check([text], "prompt")
+        return context.client.tokenizer.encode_batch(texts, parse_control=True)
+
+    return await context.in_thread(encode)
 
 
 def _check_prompts(context: ApiContext, prompts: list[list[int]]) -> None:
