@@ -200,13 +200,19 @@ void Program::check_input(const PackedMatrix& w, int k) const {
     refuse("a matrix has " + std::to_string(w.view.k) + " inputs where " + std::to_string(k) + " are produced");
 }
 
-// Chunks of about kChunkBytes of weights, a multiple of `unit_tiles` tiles.
-void Program::split(Op& op, int unit_tiles) {
-  const int tiles = op.w->view.n / kLanes;
-  const int wanted = static_cast<int>(kChunkBytes / weight_bytes_per_tile(op.w->view));
-  op.tiles_per_chunk = std::max(1, wanted / unit_tiles) * unit_tiles;
-  while (ceil_div(tiles, op.tiles_per_chunk) * ceil_div(max_tokens_, kChunkRows) > kMaxChunks) op.tiles_per_chunk *= 2;
-  op.n_tile_chunks = ceil_div(tiles, op.tiles_per_chunk);
+// Chunks of kChunkBytes of weights or somewhat less, a multiple of `unit` tiles: of the sizes in question the one with
+// which all threads end together best.
+void Program::split(Op& op, int unit) {
+  const int units = ceil_div(op.w->view.n / kLanes, unit), threads = pool_->size();
+  const int most = std::max(1, static_cast<int>(kChunkBytes / (weight_bytes_per_tile(op.w->view) * unit)));
+  int best = most, best_rounds = ceil_div(ceil_div(units, most), threads) * most;
+  for (int size = most - 1; size >= ceil_div(most, 2); size--) {
+    const int rounds = ceil_div(ceil_div(units, size), threads) * size;
+    if (rounds < best_rounds) best = size, best_rounds = rounds;
+  }
+  while (ceil_div(units, best) * ceil_div(max_tokens_, kChunkRows) > kMaxChunks) best *= 2;
+  op.tiles_per_chunk = best * unit;
+  op.n_tile_chunks = ceil_div(units, best);
 }
 
 void Program::embed(std::shared_ptr<Embedding> table) {

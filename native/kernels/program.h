@@ -108,7 +108,7 @@ class Program {
   void copy_norm(Op& op, const float* norm, int64_t size);
   void share_rope(Op& op, const float* cos, const float* sin, int64_t n_positions);
   void check_input(const PackedMatrix& w, int k) const;
-  void split(Op& op, int unit_tiles);
+  void split(Op& op, int unit);
   void check_step(const Step& step) const;
   void prepare(const Step& step);
   void cut_tiles();

@@ -100,7 +100,9 @@ SF_INLINE F first(int n, F x, F y) {
   const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return lane < n ? x : y;
 }
-SF_INLINE F swap_pairs(F x) { return __builtin_shuffle(x, I{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}); }
+SF_INLINE F swap_pairs(F x) {
+  return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
 SF_INLINE float sum_lanes(F x) {
   float s[16];
   store(s, x);
@@ -153,8 +155,8 @@ SF_INLINE I zip_bf16(F even, F odd) {
 SF_INLINE F unzip_even(I pairs) { return (F)(pairs << 16); }
 SF_INLINE F unzip_odd(I pairs) { return (F)(pairs & (int32_t)0xffff0000); }
 SF_INLINE F rotate_pairs(F x, F t) {
-  const F c = __builtin_shuffle(t, I{0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14});
-  const F s = __builtin_shuffle(t, I{1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15});
+  const F c = __builtin_shufflevector(t, t, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
+  const F s = __builtin_shufflevector(t, t, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
   const F sign = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
   return x * c + swap_pairs(x) * s * sign;
 }
