@@ -1,57 +1,17 @@
-"""Makes small GGUF files for tests: what the reader reads, written down a second time."""
+"""Makes small GGUF files for tests, sound ones and such as the writer of synthetic models would not make."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from sixfold.model_file.gguf_writer import ALIGNMENT, Typed, metadata_value, tensor_entry
+from sixfold.model_file.gguf_writer import string as text
 
-ALIGNMENT = 32
+__all__ = ["ALIGNMENT", "BYTE_CHARS", "Typed", "gguf", "metadata_value", "tensor_entry", "text", "tiny_vocabulary"]
+
 BYTE_CHARS = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-
-
-@dataclass(frozen=True)
-class Typed:
-    """A metadata value with an explicit GGUF type number, its bytes given."""
-
-    kind: int
-    raw: bytes
-
-
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def metadata_value(value: Any) -> bytes:
-    """Type number and bytes: bool, int (u32), float (f32), str, list of str, list of int (i32), list of float (f32)."""
-    match value:
-        case Typed():
-            return struct.pack("<I", value.kind) + value.raw
-        case bool():
-            return struct.pack("<IB", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case str():
-            return struct.pack("<I", 8) + text(value)
-        case [str(), *_]:
-            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
-        case [float(), *_]:
-            return struct.pack("<IIQ", 9, 6, len(value)) + np.array(value, "<f4").tobytes()
-        case list():
-            return struct.pack("<IIQ", 9, 5, len(value)) + np.array(value, "<i4").tobytes()
-    raise TypeError(type(value))
-
-
-def tensor_entry(name: str, shape: Sequence[int], kind: int, offset: int) -> bytes:
-    """`shape` in NumPy's order."""
-    dims = list(reversed(shape))
-    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
 
 
 def gguf(

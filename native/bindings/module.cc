@@ -270,27 +270,28 @@ void read_chunk(void* arg, const void*, int chunk, int) {
 
 nb::tuple measure_limits(Pool& pool, size_t bytes) {
   double best_read = 0, best_peak = 0;
-  const nb::gil_scoped_release release;
-  constexpr int kChunks = 256;
-  Pages memory(std::max<size_t>(bytes, kChunks * 4096) + kPrefetchSlack);
-  const size_t per_chunk = std::max<size_t>(bytes, kChunks * 4096) / kChunks / 256 * 256;
-  std::memset(memory.data(), 1, per_chunk * kChunks);
-  LimitsJob job{pool.kernels, memory.data(), per_chunk, {0}};
-  const int threads = pool.threads->size();
-  for (int round = 0; round < 5; round++) {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
-    pool.threads->run({Phase{read_chunk, nullptr, kChunks}}, &job);
-    const auto middle = Clock::now();
-    pool.threads->run({Phase{peak_chunk, nullptr, 4 * threads}}, &job);
-    const auto end = Clock::now();
-    const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+  {
+    const nb::gil_scoped_release release;
+    constexpr int kChunks = 256;
+    const size_t per_chunk = std::max<size_t>(bytes, kChunks * 4096) / kChunks / 256 * 256;
+    Pages memory(per_chunk * kChunks + kPrefetchSlack);
+    std::memset(memory.data(), 1, per_chunk * kChunks);
+    LimitsJob job{pool.kernels, memory.data(), per_chunk, {0}};
+    const int threads = pool.threads->size();
     int32_t sink;
     const double macs = pool.kernels->int8_peak(1, &sink) * kPeakRounds * 4 * threads;
-    best_read = std::max(best_read, static_cast<double>(per_chunk) * kChunks / seconds(middle - begin));
-    best_peak = std::max(best_peak, macs / seconds(end - middle));
+    for (int round = 0; round < 5; round++) {
+      using Clock = std::chrono::steady_clock;
+      const auto begin = Clock::now();
+      pool.threads->run({Phase{read_chunk, nullptr, kChunks}}, &job);
+      const auto middle = Clock::now();
+      pool.threads->run({Phase{peak_chunk, nullptr, 4 * threads}}, &job);
+      const auto end = Clock::now();
+      const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+      best_read = std::max(best_read, static_cast<double>(per_chunk) * kChunks / seconds(middle - begin));
+      best_peak = std::max(best_peak, macs / seconds(end - middle));
+    }
   }
-  const nb::gil_scoped_acquire acquire;
   return nb::make_tuple(best_read, best_peak);
 }
 

@@ -5,8 +5,15 @@
 // not depend on how many rows share the step. Weights are unsigned and sit in registers, activations are signed and
 // are broadcast from memory: no sign fix-ups and no shuffles.
 
-// How far ahead of its use a streamed weight is fetched, in bytes: about a memory latency at full bandwidth.
-constexpr int kAheadBytes = 2560;
+// How far ahead of its use a streamed weight is fetched, in bytes. With few rows the hardware's own stream
+// prefetching keeps up and is only disturbed (measured: 1 row 10 % slower with it, 8 rows 20 % slower without).
+constexpr int kAheadBytes = 2560, kFetchRows = 3;
+
+template <int R>
+SF_INLINE void fetch_ahead(const uint8_t* p, int bytes) {
+  if (R < kFetchRows) return;
+  for (int c = 0; c < bytes; c += 64) prefetch(p + kAheadBytes + c);
+}
 
 template <int R>
 SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
@@ -16,7 +23,7 @@ SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, int 
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kTileBytesQ4_1, a++) {
-    for (int c = 0; c < kTileBytesQ4_1; c += 64) prefetch(p + kAheadBytes + c);
+    fetch_ahead<R>(p, kTileBytesQ4_1);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
     SF_UNROLL for (int g = 0; g < 4; g++) {
@@ -43,7 +50,7 @@ SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, int 
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kTileBytesQ8_0, s += kScaleBytesQ8_0, a++) {
-    for (int c = 0; c < kTileBytesQ8_0; c += 64) prefetch(p + kAheadBytes + c);
+    fetch_ahead<R>(p, kTileBytesQ8_0);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = set1_i(a->offset[row + r]);
     SF_UNROLL for (int g = 0; g < 8; g++) {
@@ -114,16 +121,15 @@ void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, 
 }
 
 double int8_peak(int rounds, int32_t* sink) {
-  // Operands live in registers, unknown to the compiler, so that nothing is folded and nothing is loaded.
-  I sums[12], w = set1_i(0x01010101), a = set1_i(0x01010101);
+  const int8_t ones[4] = {1, 1, 1, 1};
+  I sums[12], w = set1_i(0x01010101);
   SF_UNROLL for (int i = 0; i < 12; i++) {
     sums[i] = zero_i();
     SF_OPAQUE(sums[i]);  // equal sums would be computed once
   }
   for (int n = 0; n < rounds; n++) {
-    SF_OPAQUE(w);
-    SF_OPAQUE(a);
-    SF_UNROLL for (int i = 0; i < 12; i++) sums[i] = dot4_vectors(sums[i], w, a);
+    SF_OPAQUE(w);  // and products with constants in advance
+    SF_UNROLL for (int i = 0; i < 12; i++) sums[i] = dot4(sums[i], w, ones);
   }
   for (int i = 1; i < 12; i++) sums[0] = add_i(sums[0], sums[i]);
   *sink = sum_lanes_i(sums[0]);

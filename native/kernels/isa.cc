@@ -3,6 +3,8 @@
 // instruction set, that the linker may pick for everybody.
 #if defined(SF_AVX512)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #include "kernel_table.h"

@@ -316,16 +316,22 @@ void Program::check_input(const PackedMatrix& w, int k) const {
   if (w.k != k) refuse("a matrix has " + std::to_string(w.k) + " inputs where " + std::to_string(k) + " are produced");
 }
 
-// Chunks of about kChunkBytes of weights, a multiple of `unit_tiles` tiles.
-int Program::tiles_per_chunk(const PackedMatrix& w, int unit_tiles, int row_chunks) const {
-  const int tiles = w.n / kLanes, wanted = static_cast<int>(kChunkBytes / std::max<size_t>(1, w.bytes / tiles));
-  int per_chunk = std::max(1, wanted / unit_tiles) * unit_tiles;
-  while (int64_t{ceil_div(tiles, per_chunk)} * row_chunks > kMaxChunks && per_chunk < tiles) per_chunk *= 2;
-  return per_chunk;
+// Chunks of kChunkBytes of weights or somewhat less, a multiple of `unit` tiles: of the sizes in question the one with
+// which all threads end together best.
+int Program::tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks) const {
+  const int tiles = w.n / kLanes, units = ceil_div(tiles, unit), threads = pool_->size();
+  const int most = std::max(1, static_cast<int>(kChunkBytes / (w.bytes / tiles * unit)));
+  int best = most, best_rounds = ceil_div(ceil_div(units, most), threads) * most;
+  for (int size = most - 1; size >= ceil_div(most, 2); size--) {
+    const int rounds = ceil_div(ceil_div(units, size), threads) * size;
+    if (rounds < best_rounds) best = size, best_rounds = rounds;
+  }
+  while (int64_t{ceil_div(units, best)} * row_chunks > kMaxChunks && best < units) best *= 2;
+  return best * unit;
 }
 
-void Program::split(Op& op, int unit_tiles) {
-  op.tiles_per_chunk = tiles_per_chunk(*op.w, unit_tiles, ceil_div(max_tokens_, kChunkRows));
+void Program::split(Op& op, int unit) {
+  op.tiles_per_chunk = tiles_per_chunk(*op.w, unit, ceil_div(max_tokens_, kChunkRows));
   op.n_tile_chunks = ceil_div(op.w->n / kLanes, op.tiles_per_chunk);
 }
 
@@ -738,6 +744,7 @@ void Program::prepare(const Step& step) {
 }
 
 void Program::run(const Step& step) {
+  const std::lock_guard<std::mutex> lock(running_);
   check_step(step);
   prepare(step);
   pool_->run(phases_, this);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -163,8 +164,8 @@ class Program {
 
   Op& add(Kind kind);
   void check_input(const PackedMatrix& w, int k) const;
-  int tiles_per_chunk(const PackedMatrix& w, int unit_tiles, int row_chunks) const;
-  void split(Op& op, int unit_tiles);
+  int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks) const;
+  void split(Op& op, int unit);
   void add_residual(Kind kind, std::shared_ptr<PackedMatrix> w, Vector bias, Vector post_norm, float eps);
   void allocate_experts();
   void sort_pairs(const Op& op);
@@ -209,6 +210,7 @@ class Program {
   int32_t* write_blocks_ = nullptr;
   int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1
 
+  std::mutex running_;  // one step at a time
   // Of the step that runs.
   Step step_{};
   uint64_t step_number_ = 0;

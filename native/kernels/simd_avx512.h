@@ -45,7 +45,6 @@ SF_INLINE I max_i(I a, I b) { return _mm512_max_epi32(a, b); }
 SF_INLINE I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 SF_INLINE I high_nibbles(I x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
 SF_INLINE F load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-SF_INLINE I dot4_vectors(I acc, I w, I a) { return _mm512_dpbusd_epi32(acc, w, a); }
 // Hides a register's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 // Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the four signed bytes at a.

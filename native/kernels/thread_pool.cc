@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 
@@ -82,6 +83,9 @@ void ThreadPool::run(const std::vector<Phase>& phases, void* arg) {
 }
 
 void ThreadPool::work(int index) {
+  sigset_t all;  // signals are for the threads that run Python
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   Worker& self = workers_[index];
   uint64_t seen = 0;
   for (;;) {

@@ -45,7 +45,9 @@ def setting(
 class ModelConfig:
     """Which model, and under which name."""
 
-    model: str = setting("smollm2", "known name (see `sixfold list`), org/name, path of a .gguf file or folder, or `scripted`")
+    model: str = setting(
+        "smollm2", "known name (`sixfold list`), org/name, path of a .gguf file or folder, or `scripted`"
+    )
     served_model_name: str = setting("", "name in the API; default: the model as given")
     max_model_len: int = setting(
         0, "longest prompt plus output in tokens; 0: the model's own context, at most 131072", low=0, high=1 << 24

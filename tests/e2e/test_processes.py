@@ -50,7 +50,7 @@ def test_names_and_a_private_run_directory(run_root: Path) -> None:
     assert not list(run_root.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_stops_everything_within_two_seconds(number: int, run_root: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
@@ -117,4 +117,15 @@ def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
         started = time.monotonic()
         assert server.stop(signal.SIGTERM) == 0
         assert time.monotonic() - started < 2.5
+        events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
         connection.close()
+    assert events[-1] == b"data: [DONE]"
+    error = json.loads(events[-2].removeprefix(b"data: "))["error"]
+    assert error["code"] == "draining" and error["message"]
+
+
+def test_a_useless_runtime_directory_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    for directory in ("/nonexistent", "/" + "x" * 120):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        with Server("scripted") as server:
+            assert server.request("GET", "/health")[0] == 200

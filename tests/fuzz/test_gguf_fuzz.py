@@ -16,7 +16,7 @@ from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
 from sixfold.text import ChatTemplate, gguf_tokenizer
 
-N_STRUCTURE, N_VOCABULARY = 4000, 300
+N_STRUCTURE, N_VOCABULARY = 10_000, 300
 NUMBERS = (0, 1, 2, 7, 8, 9, 31, 255, 1 << 16, (1 << 31) - 1, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1)
 
 

@@ -14,15 +14,16 @@ from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import ChatLogprobs, Shown
+from sixfold.api.logprobs import ChatLogprobs, Shown, ShownEntries
 from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, SamplingParams
+from sixfold.text import ChatTemplate
 
-__all__ = ["create_chat_completion", "render_prompt"]
+__all__ = ["create_chat_completion", "template_messages", "template_of"]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
@@ -68,23 +69,36 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return [_template_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
 
 
-async def render_prompt(
-    context: ApiContext, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True
-) -> list[int]:
+async def render_prompt(context: ApiContext, messages: list[dict[str, Any]]) -> list[int]:
     """The chat as token ids, made beside the event loop.
 
     Raises:
         InvalidRequest: there is no template, or it refuses these messages.
+        ContextLengthExceeded: the prompt is too long, whatever its tokens are.
     """
+    template, tokenizer = template_of(context), context.client.tokenizer
+
+    def render() -> list[int]:
+        parts = template.render_parts(messages)
+        context.prompt_length.check(parts, "messages")
+        ids = tokenizer.encode_parts([parts])[0]
+        tokenizer.lead_with_bos(ids)
+        return ids
+
+    ids = await context.in_thread(render)
+    if not ids:
+        raise InvalidRequest("the chat template made an empty prompt of these messages", param="messages")
+    return ids
+
+
+def template_of(context: ApiContext) -> ChatTemplate:
+    """Raises: InvalidRequest: the model has none."""
     template = context.client.chat_template
     if template is None:
         raise InvalidRequest(
             "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
         )
-    ids = await context.in_thread(template.render, messages, add_generation_prompt=add_generation_prompt)
-    if not ids:
-        raise InvalidRequest("the chat template made an empty prompt of these messages", param="messages")
-    return ids
+    return template
 
 
 def _template_message(where: str, message: ChatMessage) -> dict[str, Any]:
@@ -175,11 +189,18 @@ class _Answer:
         """None where the model ended by itself."""
         return None if delta.stop_reason in self.end_ids else delta.stop_reason
 
-    def logprobs(self, delta: ChoiceDelta) -> ChatLogprobs | None:
-        if self.shown is None:
+
+class _Logprobs:
+    """Log-probabilities of all choices."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._shown = answer.shown
+        self._choices = [ShownEntries(answer.shown) for _ in range(answer.n)] if answer.shown is not None else []
+
+    def render(self, delta: ChoiceDelta) -> ChatLogprobs | None:
+        if self._shown is None:
             return None
-        stop_token = delta.finish_reason == "stop" and isinstance(delta.stop_reason, int)
-        return self.shown.chat(self.shown.entries(delta.token_ids, delta.logprobs or [], stop_token=stop_token))
+        return self._shown.chat(self._choices[delta.index].take(delta))
 
 
 class AssistantMessage(msgspec.Struct):
@@ -227,30 +248,28 @@ class _Choices:
 
     def document(self, generation: Generation) -> bytes:
         answer = self._answer
+        logprobs = _Logprobs(answer)
         document = ChatCompletion(
             answer.id,
             "chat.completion",
             answer.created,
             answer.model,
             answer.fingerprint,
-            [self._choice(deltas) for deltas in self._deltas],
+            [self._choice(deltas, logprobs) for deltas in self._deltas],
             generation.usage(),
         )
         if answer.token_ids:
             document.prompt_token_ids = answer.prompt
         return json(document)
 
-    def _choice(self, deltas: list[ChoiceDelta]) -> ChatChoice:
+    def _choice(self, deltas: list[ChoiceDelta], logprobs: _Logprobs) -> ChatChoice:
         answer = self._answer
         last = deltas[-1]
-        logprobs = None
-        if answer.shown is not None:
-            parts = [answer.logprobs(delta) for delta in deltas]
-            logprobs = ChatLogprobs([entry for part in parts if part is not None for entry in part.content])
+        parts = [part for part in map(logprobs.render, deltas) if part is not None]
         choice = ChatChoice(
             last.index,
             AssistantMessage("".join([delta.text for delta in deltas])),
-            logprobs,
+            ChatLogprobs([entry for part in parts for entry in part.content]) if answer.shown is not None else None,
             last.finish_reason,
             answer.stop_reason(last),
         )
@@ -292,6 +311,7 @@ class _Stream(Renderer):
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._end + b"}\n\n"
         self._heads = [self._head + b'{"index":%d,"delta":{"content":' % index for index in range(answer.n)]
         self._begun = [False] * answer.n
+        self._logprobs = _Logprobs(answer)
         self._plain = answer.shown is None and not answer.token_ids
         self._prompt_ids = b',"prompt_token_ids":' + json(answer.prompt) if answer.token_ids else b""
 
@@ -318,7 +338,7 @@ class _Stream(Renderer):
         elif delta.text or delta.finish_reason is None:
             content.content = delta.text
         choice = ChunkChoice(
-            delta.index, content, answer.logprobs(delta), delta.finish_reason, answer.stop_reason(delta)
+            delta.index, content, self._logprobs.render(delta), delta.finish_reason, answer.stop_reason(delta)
         )
         if answer.token_ids:
             choice.token_ids = delta.token_ids

@@ -14,7 +14,7 @@ from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import CompletionLogprobs, LegacyLogprobs, Shown
+from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, Shown, ShownEntries
 from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
@@ -92,7 +92,14 @@ def _limits(request: CompletionRequest) -> Limits:
 
 
 async def _tokenize(context: ApiContext, texts: list[str]) -> list[list[int]]:
-    return await context.in_thread(context.client.tokenizer.encode_batch, texts, parse_control=True)
+    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are."""
+
+    def encode() -> list[list[int]]:
+        for text in texts:
+            context.prompt_length.check([text], "prompt")
+        return context.client.tokenizer.encode_batch(texts, parse_control=True)
+
+    return await context.in_thread(encode)
 
 
 def _check_prompts(context: ApiContext, prompts: list[list[int]]) -> None:
@@ -158,7 +165,7 @@ class _Logprobs:
 
     def __init__(self, answer: _Answer) -> None:
         self._answer = answer
-        self._choices: dict[int, CompletionLogprobs] = {}
+        self._choices: dict[int, tuple[ShownEntries, CompletionLogprobs]] = {}
         self._prompt: dict[int, list[TokenLogprobs]] = {}
 
     def lacks_prompt(self, delta: ChoiceDelta) -> bool:
@@ -176,19 +183,14 @@ class _Logprobs:
         shown = answer.shown
         if shown is None:
             return None
-        entries = shown.entries(
-            delta.token_ids,
-            delta.logprobs or [],
-            stop_token=delta.finish_reason == "stop" and isinstance(delta.stop_reason, int),
-        )
-        choice = self._choices.get(delta.index)
-        if choice is None:
-            choice = self._choices[delta.index] = CompletionLogprobs(shown)
+        echoed: list[Entry] = []
+        if delta.index not in self._choices:
+            self._choices[delta.index] = ShownEntries(shown), CompletionLogprobs(shown)
             if answer.echo is not None:
                 prompt = delta.index // answer.n
-                ids = answer.prompts[prompt]
-                entries = shown.entries(ids, [None, *self._prompt.get(prompt, [])]) + entries
-        return choice.render(entries)
+                echoed = shown.entries(answer.prompts[prompt], [None, *self._prompt.get(prompt, [])])
+        entries, choice = self._choices[delta.index]
+        return choice.render(echoed + entries.take(delta))
 
 
 class CompletionChoice(msgspec.Struct, omit_defaults=False):

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
+from sixfold.api.prompt_length import PromptLength
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
@@ -24,7 +25,10 @@ MAX_PREPARING = 256
 """Generation requests between their first byte and the engine's verdict: beyond it, 429."""
 
 TEXT_THREADS = 2
-"""Templates hold the GIL and tokenization does not: one of each can proceed."""
+"""For what is to be generated from. Templates hold the GIL and tokenization does not: one of each can proceed."""
+
+ASIDE_THREADS = 1
+"""For calls that generate nothing, of any length: they wait for each other."""
 
 BODY_BUDGET_FACTOR = 64
 """Bodies of the largest size that may be buffered in part at the same time."""
@@ -62,6 +66,7 @@ class ApiContext:
         in_flight: choices handed to the engine whose end has not come yet.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
+        prompt_length: refuses what is too long without tokenizing it.
     """
 
     def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
@@ -73,7 +78,9 @@ class ApiContext:
         self.draining = False
         self.generations: set[Any] = set()
         self._preparing = 0
+        self.prompt_length = PromptLength(client.tokenizer.token_bytes, client.max_model_len)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
     @property
     def fingerprint(self) -> str:
@@ -136,5 +143,11 @@ class ApiContext:
         """Run template and tokenizer work beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *args, **kwargs))
 
+    async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for calls that generate nothing: no generation waits for them."""
+        call = functools.partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._aside_pool, call)
+
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._aside_pool):
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,9 @@
     keep-alive idle             75 s          closed
     client does not read        60 s          connection reset; the request is aborted
 
-The body's own limits need the application's say and are in `body.py`.
+A request that is broken is answered with 400, after the answers to those before it, and the connection is closed.
+An offer to speak another protocol (`Upgrade: h2c`, `websocket`) is not taken: the request is answered as it stands.
+The body's own limits need the application's say and are in `call.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sixfold.api.errors import ErrorBody, envelope
@@ -74,6 +77,8 @@ class _Guarded(HttpToolsProtocol):
         self._field_bytes = 0
         self._refusal = 400
         self._refused = False
+        self._refusal_due: int | None = None
+        self._head_without_offer = b""
 
     # connection
 
@@ -97,13 +102,34 @@ class _Guarded(HttpToolsProtocol):
         if self._head_bytes is not None:
             self._head_bytes += len(data)
             self._arm()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
         # Within one piece of data the head may have ended; then the fields were counted one by one.
         if self._head_bytes is not None and self._head_bytes > self.limits.max_header_bytes:
             self._refuse(431)
 
+    def _feed(self, data: bytes) -> None:
+        """Parse. The parser stops behind a head that offers another protocol; a new one goes on from the same head
+        without the offer, which a server may ignore (RFC 9110, 7.8)."""
+        left = memoryview(data)
+        while left:
+            try:
+                self.parser.feed_data(left)
+                return
+            except httptools.HttpParserUpgrade as stop:
+                left = left[stop.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self.parser.feed_data(self._head_without_offer)
+
     def on_message_begin(self) -> None:
         self._field_bytes = 0
+        if self._head_bytes == 0:  # behind another request, in the same piece of data
+            self._head_bytes = 1
+            self._arm()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -118,11 +144,24 @@ class _Guarded(HttpToolsProtocol):
             raise ValueError("too many header fields")
 
     def on_headers_complete(self) -> None:
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        n_hosts = sum(name == b"host" for name, _ in self.headers)
+        if n_hosts > 1 or (n_hosts == 0 and version == "1.1"):
+            raise ValueError("not exactly one Host")
+        if method == b"CONNECT":
+            raise ValueError("this is no proxy")
+        if self.parser.should_upgrade():
+            lines = [b"%s %s HTTP/%s" % (method, self.url, version.encode("ascii"))]
+            lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+            self._head_without_offer = b"\r\n".join([*lines, b"", b""])
+            return
         self._head_bytes = None
         self._disarm()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # of nothing but the head
         self._head_bytes = 0
         super().on_message_complete()
 
@@ -132,17 +171,34 @@ class _Guarded(HttpToolsProtocol):
             self._refusal = 431
             raise ValueError("headers too large")
 
-    def send_400_response(self, msg: str) -> None:
-        """Called by the parser's owner for whatever it cannot parse, our own limits included."""
-        self._refuse(self._refusal)
+    # refusals
 
     def _refuse(self, status: int) -> None:
-        self._disarm()
-        self._refused = True
-        if self.transport.is_closing():
+        """Answer with an error, after the answers that are owed already, and close. No more requests are read."""
+        if self._refused:
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()
+        self._refused = True
+        self._disarm()
+        cycle = self.cycle
+        if self._head_bytes is None:  # the body of the latest request is broken
+            if cycle.response_started:
+                self.transport.close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+            waits = bool(self.pipeline)
+            if waits:
+                self.pipeline.popleft()
+        else:
+            waits = cycle is not None and not cycle.response_complete
+        if waits:
+            self._refusal_due = status
+        else:
+            self._answer(status)
+
+    def _answer(self, status: int) -> None:
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
             return
         self.transport.write(refusal(status))
         if status == 503:
@@ -172,9 +228,12 @@ class _Guarded(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
+        last = not self.pipeline
         super().on_response_complete()
         if self._head_bytes == 0:
             self._disarm()  # the keep-alive timer takes over
+        if last and self._refusal_due is not None:
+            self._answer(self._refusal_due)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -1,21 +1,24 @@
 """Log-probabilities as the two endpoints show them.
 
-Entries are those of the tokens that are shown: a control token without text, and the stop token that ended a choice,
-have none, so that the entries' bytes joined are the text. A token that is not valid UTF-8 by itself is written
+Entries are those of the tokens of which some text is shown. A control token without text, the stop token that ended a
+choice and tokens that a stop string cut away have none: the entries' bytes joined are the text, except that a stop
+string may have left only a part of the last one. A token that is not valid UTF-8 by itself is written
 `bytes:\\\\xf0\\\\x9f`, as OpenAI does.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from sixfold.detokenizer import ChoiceDelta
 from sixfold.messages import TokenLogprobs
 from sixfold.text.tokenizer import Tokenizer
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs", "LegacyLogprobs", "Shown", "token_text"]
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "Entry", "LegacyLogprobs", "Shown", "ShownEntries", "token_text"]
 
 Entry = tuple[int, TokenLogprobs | None]
 """Token id and its log-probabilities; None for a prompt's first token, which nothing predicts."""
@@ -74,14 +77,13 @@ class Shown:
     def raw(self, token_id: int) -> bytes:
         return self._bytes[token_id] if token_id < len(self._bytes) else b""
 
-    def entries(
-        self, token_ids: Sequence[int], logprobs: Iterable[TokenLogprobs | None], *, stop_token: bool = False
-    ) -> list[Entry]:
-        """The shown ones; `stop_token`: the last token ended the choice and has no text."""
-        pairs = list(zip(token_ids, logprobs, strict=True))
-        if stop_token:
-            pairs.pop()
-        return [pair for pair in pairs if pair[0] not in self._hidden]
+    def text(self, token_id: int) -> bytes:
+        """What the token adds to the text."""
+        return b"" if token_id in self._hidden else self.raw(token_id)
+
+    def entries(self, token_ids: Sequence[int], logprobs: Iterable[TokenLogprobs | None]) -> list[Entry]:
+        """Those of a prompt, which is shown whole."""
+        return [pair for pair in zip(token_ids, logprobs, strict=True) if self.text(pair[0])]
 
     def chat(self, entries: list[Entry]) -> ChatLogprobs:
         return ChatLogprobs([self._chat_entry(token_id, logprobs) for token_id, logprobs in entries if logprobs])
@@ -95,6 +97,45 @@ class Shown:
             list(raw),
             [Alternative(token_text(top), value, list(top)) for top, value in ((self.raw(i), v) for i, v in tops)],
         )
+
+
+class ShownEntries:
+    """The entries of one choice, each given out as soon as some text of its token is sent.
+
+    Text may come later than its token (pieces of a character, what may become a stop string) or never.
+    """
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._waiting: deque[tuple[int, Entry]] = deque()
+        """(characters before the token, its entry)"""
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n_chars = 0
+        self._n_sent = 0
+
+    def take(self, delta: ChoiceDelta) -> list[Entry]:
+        """The entries to send with the delta."""
+        entries = list(zip(delta.token_ids, delta.logprobs or [], strict=True))
+        if entries and delta.finish_reason == "stop" and isinstance(delta.stop_reason, int):
+            entries.pop()  # the stop token has no text
+        for entry in entries:
+            if raw := self._shown.text(entry[0]):
+                self._waiting.append((self._place(raw), entry))
+        self._n_sent += len(delta.text)
+        out: list[Entry] = []
+        while self._waiting and self._waiting[0][0] < self._n_sent:
+            out.append(self._waiting.popleft()[1])
+        return out
+
+    def _place(self, raw: bytes) -> int:
+        """Characters before a token; one that begins within a character is at that character's place."""
+        pending = bool(self._utf8.getstate()[0])
+        first = self._utf8.decode(raw[:1])
+        # If the pending bytes turn out to be no character, they have become a U+FFFD, which is before this token.
+        broken = pending and (len(first) > 1 or raw[0] & 0xC0 != 0x80)
+        place = self._n_chars + broken
+        self._n_chars += len(first) + len(self._utf8.decode(raw[1:]))
+        return place
 
 
 class CompletionLogprobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.chat import render_prompt, template_messages
+from sixfold.api.chat import template_messages, template_of
 from sixfold.api.decoding import read_request
 from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
@@ -49,7 +49,7 @@ async def detokenize(call: Call) -> None:
         request, ignored = await read_request(call, DetokenizeRequest)
         context.check_model(request.model)
         check_ids(request.tokens, context.client.tokenizer, "tokens")
-        text = await context.in_thread(
+        text = await context.aside(
             context.client.tokenizer.decode, request.tokens, skip_special=bool(request.skip_special_tokens)
         )
     await call.respond(200, msgspec.json.encode(DetokenizeResponse(text)), headers=call.ignored_header(ignored))
@@ -65,10 +65,11 @@ async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
             )
         generation_prompt = request.add_generation_prompt is not False
         messages = template_messages(request.messages)
-        return await render_prompt(call.context, messages, add_generation_prompt=generation_prompt)
+        render = template_of(call.context).render
+        return await call.context.aside(render, messages, add_generation_prompt=generation_prompt)
     if request.add_generation_prompt is not None:
         raise InvalidRequest("add_generation_prompt belongs to messages", param="add_generation_prompt")
-    encoded = await call.context.in_thread(
+    encoded = await call.context.aside(
         call.context.client.tokenizer.encode_batch,
         [request.prompt or ""],
         parse_control=True,

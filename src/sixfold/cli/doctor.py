@@ -13,6 +13,7 @@ import click
 from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
+from sixfold.errors import ModelNotFound
 
 __all__ = ["doctor"]
 
@@ -93,10 +94,13 @@ def _instruction_set(problems: list[str]) -> str | None:
 def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
     from sixfold import model_store
 
-    here = [entry.name for entry in model_store.list_models() if entry.cached]
-    known = [entry.name for entry in model_store.list_models()]
-    if executor != "scripted" and wanted not in known and not Path(wanted).is_file():
-        problems.append(f"There is no model {wanted!r}: it is neither a known name ({', '.join(known)}) nor a file.")
+    entries = model_store.list_models()
+    here, known = [entry.name for entry in entries if entry.cached], [entry.name for entry in entries]
+    if executor != "scripted" and not model_store.can_pull(wanted):
+        try:
+            model_store.resolve(wanted)
+        except ModelNotFound as error:
+            problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
     return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
 
 

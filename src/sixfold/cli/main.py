@@ -18,6 +18,7 @@ from sixfold.cli.chat import chat, run
 from sixfold.cli.doctor import doctor
 from sixfold.cli.models import list_command, pull, rm
 from sixfold.cli.serve import serve
+from sixfold.cli.show import show
 from sixfold.errors import ConfigError, SixfoldError
 
 __all__ = ["cli", "main"]
@@ -59,7 +60,7 @@ def cli(traceback: bool) -> None:
     """
 
 
-for _command in (serve, chat, run, pull, list_command, rm, bench, doctor):
+for _command in (serve, chat, run, pull, list_command, show, rm, bench, doctor):
     cli.add_command(_command)
 
 

@@ -13,7 +13,7 @@ def prepare(config: Config) -> None:
 
     Raises:
         ConfigError: the kernels cannot be loaded, or not in the build that SIXFOLD_ISA asks for.
-        ModelNotFound: neither a name that is known or on the hub nor a path.
+        ModelNotFound: neither a name that is known, synthetic or on the hub nor a path.
         DownloadError: the model could not be fetched.
     """
     if config.executor.executor == "scripted":
@@ -23,10 +23,11 @@ def prepare(config: Config) -> None:
     except ImportError as error:
         raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
     from sixfold import model_store
+    from sixfold.engine.launch import model_path
 
     name = config.model.model
     try:
-        model_store.resolve(name)
+        model_path(name)
     except ModelNotFound:
         if not model_store.can_pull(name):
             raise

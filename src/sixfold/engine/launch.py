@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
-from sixfold.errors import ConfigError
+from sixfold.errors import ConfigError, DownloadError
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -109,11 +109,15 @@ def resolve(config: Config) -> Config:
         from sixfold.executor.native.models import bytes_per_block, check_supported
         from sixfold.model_file import open_model
 
-        numbers = open_model(path).config
-        check_supported(numbers)
-        context = numbers.context
-        blocks = config.cache.num_kv_blocks or _blocks_for(
-            config, min(context, DEFAULT_MODEL_LEN_MAX), bytes_per_block(numbers, config.cache.kv_cache_dtype)
+        file = open_model(path)
+        check_supported(file.config)
+        context = file.config.context
+        blocks = _fitting_blocks(
+            config,
+            name,
+            min(context, DEFAULT_MODEL_LEN_MAX),
+            file.bytes_weights,
+            bytes_per_block(file.config, config.cache.kv_cache_dtype),
         )
     max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
     if max_model_len > context:
@@ -155,9 +159,25 @@ def cautions(config: Config) -> list[str]:
 def _model_path(config: Config) -> str:
     if config.model.model == SCRIPTED_MODEL:
         return SCRIPTED_MODEL
-    from sixfold.model_store import resolve as resolve_model
+    return str(model_path(config.model.model))
 
-    return str(resolve_model(config.model.model))
+
+def model_path(name: str) -> Path:
+    """The file or folder of a model by name; a synthetic model that is not in the cache is made.
+
+    Raises:
+        ModelNotFound: no such model, or it is not on this machine.
+        DownloadError: the cache cannot be written.
+    """
+    from sixfold import model_store
+    from sixfold.model_file import synthetic
+
+    if not synthetic.is_synthetic(name):
+        return model_store.resolve(name)
+    try:
+        return synthetic.cached(name, model_store.cache_dir())
+    except OSError as e:
+        raise DownloadError(f"{name} cannot be written to the cache: {e.strerror or e}") from e
 
 
 def load_text(config: Config) -> ModelText:
@@ -267,18 +287,24 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
     )
 
 
-def _blocks_for(config: Config, context: int, bytes_per_block: int) -> int:
-    """Blocks from `kv_cache_memory`, by default a quarter of the free memory and no more than all slots can fill."""
-    if config.cache.kv_cache_memory:
-        return max(1, parse_bytes(config.cache.kv_cache_memory) // bytes_per_block)
+def _fitting_blocks(config: Config, name: str, context: int, weights: int, bytes_per_block: int) -> int:
+    """Blocks as told, from `kv_cache_memory`, or by default from a quarter of the free memory: at most what the weights
+    leave, and no more than all slots can fill.
+
+    Raises:
+        ConfigError: weights and blocks do not fit into the free memory.
+    """
+    from sixfold.engine.memory import MemoryNeed, check_fits, memory_available
+
+    available = memory_available()
     useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)
-    return max(1, min(useful, _memory_available() // 4 // bytes_per_block))
-
-
-def _memory_available() -> int:
-    """Bytes that can be taken without swapping."""
-    with open("/proc/meminfo") as f:
-        for line in f:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if config.cache.num_kv_blocks:
+        blocks = config.cache.num_kv_blocks
+    elif config.cache.kv_cache_memory:
+        blocks = parse_bytes(config.cache.kv_cache_memory) // bytes_per_block
+    else:
+        blocks = min(useful, min(available // 4, max(0, available - weights)) // bytes_per_block)
+    blocks = max(1, blocks)
+    need = MemoryNeed(weights, bytes_per_block // BLOCK_SIZE, blocks * BLOCK_SIZE, 1, blocks * bytes_per_block)
+    check_fits(need, available, name)
+    return blocks

@@ -6,7 +6,6 @@ supervisor is gone, however it died, the kernel closes the pipe and the child ex
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -18,7 +17,6 @@ import setproctitle
 __all__ = ["EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
 
 EXIT_SUPERVISOR_GONE = 9
-_PR_SET_PDEATHSIG = 1
 
 
 def become_child(role: str, life_fd: int, run_dir: str) -> None:
@@ -32,8 +30,6 @@ def become_child(role: str, life_fd: int, run_dir: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_watch, args=(life_fd, run_dir), name="sf: life", daemon=True).start()
-    # A second line of defence for a process that is stopped in native code with the thread starved.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def report_ready(ready_fd: int) -> None:

@@ -33,6 +33,8 @@ EXIT_OK = 0
 EXIT_CHILD_DIED = 4
 EXIT_NO_PORT = 6
 STOP_S = 2.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""SIGHUP: the terminal was closed."""
 _BACKLOG = 2048
 
 
@@ -56,12 +58,21 @@ def serve(config: Config) -> int:
     for caution in cautions(config):
         print(f"sixfold: {caution}", file=sys.stderr)
     setproctitle.setproctitle("sixfold: supervisor")
-    run_dir = tempfile.mkdtemp(prefix="sixfold-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+    run_dir = _run_directory()
     try:
         with _http_socket(config) as http:
             return _Supervisor(config, run_dir, http).run()
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _run_directory() -> str:
+    """A new private directory (0700) for sockets, under XDG_RUNTIME_DIR where that can be used."""
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        # A socket's path has at most 107 bytes.
+        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK) and len(parent) < 70:
+            return tempfile.mkdtemp(prefix="sixfold-", dir=parent)
+    raise ConfigError("no directory for sockets: XDG_RUNTIME_DIR and TMPDIR cannot be used")
 
 
 def _http_socket(config: Config) -> socket.socket:
@@ -92,7 +103,7 @@ class _Supervisor:
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
 
     def run(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         try:
             ready = self._start()
@@ -164,20 +175,25 @@ class _Supervisor:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _stop(self) -> None:
-        """End every child: politely, then after STOP_S or a second signal by SIGKILL."""
-        for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.terminate()
+        """End the children: API processes first, so that they can tell their clients, then the others.
+
+        Politely, and after STOP_S or a second signal by SIGKILL.
+        """
         deadline = time.monotonic() + STOP_S
         signals = len(self._signals)
-        for child in self._children:
-            while child.process.poll() is None:
-                if time.monotonic() > deadline or len(self._signals) > signals:
-                    child.process.kill()
-                    child.process.wait()
-                    break
-                time.sleep(0.01)
-            os.close(child.pidfd)
+        front = [c for c in self._children if c.role.startswith("api")]
+        for group in (front, [c for c in self._children if c not in front]):
+            for child in group:
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.terminate()
+            for child in group:
+                while child.process.poll() is None:
+                    if time.monotonic() > deadline or len(self._signals) > signals:
+                        child.process.kill()
+                        child.process.wait()
+                        break
+                    time.sleep(0.01)
+                os.close(child.pidfd)
         for fd in (self._wake_read, self._wake_write, self._life_read, self._life_write):
             os.close(fd)
 

@@ -92,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def of_gguf(name: str) -> Architecture:
     """Raises: ModelFileError: no such family here."""
     if name not in ARCHITECTURES:
-        raise ModelFileError(f"models of architecture {name!r} are not supported; {_list(ARCHITECTURES)} are")
+        raise ModelFileError(f"models of architecture {name[:80]!r} are not supported; {_list(ARCHITECTURES)} are")
     return ARCHITECTURES[name]
 
 
@@ -100,7 +100,7 @@ def of_model_type(name: str) -> Architecture:
     """Raises: ModelFileError: no such family here."""
     by_type = {model_type: entry for entry in ARCHITECTURES.values() for model_type in entry.model_types}
     if name not in by_type:
-        raise ModelFileError(f"models of type {name!r} are not supported; {_list(by_type)} are")
+        raise ModelFileError(f"models of type {name[:80]!r} are not supported; {_list(by_type)} are")
     return by_type[name]
 
 
@@ -180,4 +180,4 @@ def tensor_name(entry: Architecture, name: str) -> TensorName | None:
         known = (_LAYER_NAMES | _POST_NORM_NAMES) if entry.post_norms else _LAYER_NAMES
         if module in known:
             return TensorName(f"blk.{int(layer)}.{known[module]}.{kind}")
-    raise ModelFileError(f"tensor {name!r} has no meaning in a {entry.name} model")
+    raise ModelFileError(f"tensor {name[:200]!r} has no meaning in a {entry.name} model")

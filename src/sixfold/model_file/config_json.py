@@ -19,7 +19,15 @@ __all__ = ["ConfigJson", "folder_config"]
 
 _BYTES_MAX = 4 << 20
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu"}
-_NOT_SUPPORTED = ("quantization_config", "num_shared_experts", "n_shared_experts", "attention_multiplier", "clip_qkv")
+_NOT_SUPPORTED = (
+    "attention_multiplier",
+    "clip_qkv",
+    "dual_chunk_attention_config",
+    "n_shared_experts",
+    "num_shared_experts",
+    "quantization_config",
+    "use_bidirectional_attention",
+)
 """Entries that would change what is computed; null, 0 and false are the same as none."""
 
 

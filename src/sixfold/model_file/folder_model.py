@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, tensor_name
 from sixfold.model_file.config_json import ConfigJson, architecture_of, folder_config
-from sixfold.model_file.known_tokens import known_tokens
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.model_file import ModelFile, Stored, interleaved, shifted
 from sixfold.model_file.safetensors import SafetensorsFile, shard_names
@@ -19,6 +22,8 @@ __all__ = ["FolderModel"]
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
+_TOKENIZER = "tokenizer.json"
+_TOKENIZER_BYTES_MAX = 128 << 20
 _TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 
 
@@ -37,9 +42,6 @@ class FolderModel(ModelFile):
             super().__init__(folder, config, _converted(entry, tensors, config), quantize)
         except ModelFileError as error:
             raise ModelFileError(f"{folder.name}: {error.message}") from error
-
-    def _known_tokens(self) -> int | None:
-        return known_tokens(self.path)
 
 
 def _open_weights(folder: Path) -> list[SafetensorsFile]:
@@ -89,7 +91,43 @@ def _read_config(folder: Path, tensors: dict[str, list[Stored]]) -> ModelConfig:
         return tensors["token_embd.weight"][0].shape[0]
 
     _, config = folder_config(folder / _CONFIG, lambda name: f"blk.0.{name}" in tensors, vocab)
-    return config
+    # Some tokenizers know more than the model: pictures' marks, where the text model is used alone.
+    return replace(config, vocab=min(config.vocab, _n_tokens(folder) or config.vocab))
+
+
+class _Added(msgspec.Struct):
+    id: int
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int] | list[Any] = {}
+
+
+class _TokenizerJson(msgspec.Struct):
+    model: _Vocabulary
+    added_tokens: list[_Added] = []
+
+
+def _n_tokens(folder: Path) -> int:
+    """Tokens of tokenizer.json, gaps between their ids included; 0: there is no such file.
+
+    Raises:
+        ModelFileError: it cannot be read, or is no tokenizer.
+    """
+    path = folder / _TOKENIZER
+    if not path.exists():
+        return 0
+    try:
+        if path.stat().st_size > _TOKENIZER_BYTES_MAX:
+            raise ModelFileError(f"{path.name}: longer than {_TOKENIZER_BYTES_MAX} bytes")
+        tokenizer = msgspec.json.decode(path.read_bytes(), type=_TokenizerJson)
+    except OSError as error:
+        raise ModelFileError(f"{path.name}: cannot be opened ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path.name}: {error}") from error
+    vocab = tokenizer.model.vocab
+    last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    return max(last, *(added.id for added in tokenizer.added_tokens), -1) + 1
 
 
 def _converted(entry: Architecture, tensors: dict[str, list[Stored]], config: ModelConfig) -> dict[str, list[Stored]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, of_gguf
-from sixfold.model_file.gguf import GGUFFile
+from sixfold.model_file.gguf import GGUFFile, StringArray
 from sixfold.model_file.model_config import ModelConfig, RopeScaling
 from sixfold.model_file.model_file import ModelFile, Stored
 from sixfold.model_file.quantize import FLOAT_TYPES, to_float32
@@ -55,10 +55,6 @@ class GGUFModel(ModelFile):
         """Raises: ModelFileError: the file is broken, or not a model of a family that is known here."""
         return cls(GGUFFile.open(path), quantize)
 
-    def _known_tokens(self) -> int | None:
-        key = "tokenizer.ggml.tokens"
-        return len(self.gguf.strings(key)) if key in self.gguf.metadata else None
-
 
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """The numbers of a GGUF file.
@@ -89,7 +85,7 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
         n_kv_heads=file.u32(key("attention.head_count_kv"), n_heads),
         head_dim=head_dim,
         ffn=ffn or expert_ffn,
-        vocab=file.tensor("token_embd.weight").shape[0],
+        vocab=_vocab(file),
         context=file.u32(key("context_length")),
         eps=file.f32(key("attention.layer_norm_rms_epsilon")),
         tied="output.weight" not in file.tensors,
@@ -114,6 +110,17 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
     )
     config.check()
     return config
+
+
+def _vocab(file: GGUFFile) -> int:
+    """Tokens of the tokenizer, or rows of the embedding where the file has no tokenizer."""
+    rows = file.tensor("token_embd.weight").shape[0]
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, StringArray):
+        return rows
+    if len(tokens) > rows:
+        raise ModelFileError(f"the vocabulary has {len(tokens)} tokens, the embedding only {rows} rows")
+    return len(tokens)
 
 
 def _has_bias(file: GGUFFile, module: str) -> bool:

@@ -17,7 +17,7 @@ RopeKind = Literal["none", "linear", "llama3", "yarn", "longrope"]
 
 _LAYERS_MAX = 4096
 _SIZE_MAX = 1 << 24
-"""Of any width: far above every known model, and small enough to multiply two of them safely."""
+"""Of any width, and of the context: far above every known model, and small enough to multiply two of them safely."""
 _EXPERTS_MAX = 4096
 
 
@@ -104,7 +104,7 @@ class ModelConfig:
     ffn: int
     """Inner width of a dense feed-forward layer."""
     vocab: int
-    """Rows of the embedding; a tokenizer may know fewer."""
+    """Tokens: what the head computes, and what can be drawn. Rows of the files behind these are padding."""
     context: int
     """Positions that the model was made for."""
     eps: float
@@ -155,7 +155,7 @@ class ModelConfig:
         for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab"):
             if not 1 <= getattr(self, what) <= _SIZE_MAX:
                 raise ModelFileError(f"{what} is {getattr(self, what)}; 1 to {_SIZE_MAX} are supported")
-        if self.context < 1:
+        if self.context < 1:  # however large: a claim costs nothing, and `launch.resolve` cuts it
             raise ModelFileError("the model has no context")
         if self.n_heads % self.n_kv_heads:
             raise ModelFileError(f"{self.n_heads} heads cannot share {self.n_kv_heads} KV heads evenly")

@@ -14,7 +14,7 @@ asked for by their parts.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ class ModelFile(ABC):
         self.path = path
         self.config = config
         self._method = method
-        self._tensors = _without_fusion(tensors, config)
+        self._tensors = _without_padding(_without_fusion(tensors, config), config.vocab)
         self._used: set[str] = set()
 
     @property
@@ -114,22 +114,6 @@ class ModelFile(ABC):
             for name, several in self._tensors.items()
             for stored in several
         )
-
-    @property
-    def n_tokens(self) -> int:
-        """Ids that the tokenizer knows: the embedding may have more rows, as padding.
-
-        Raises:
-            ModelFileError: the tokenizer knows more than the embedding has.
-        """
-        known = self._known_tokens()
-        if known is not None and known > self.config.vocab:
-            raise self._fault(f"the vocabulary has {known} tokens, the embedding only {self.config.vocab} rows")
-        return self.config.vocab if known is None else known
-
-    @abstractmethod
-    def _known_tokens(self) -> int | None:
-        """Ids of the tokenizer; None: there is no tokenizer."""
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -217,6 +201,14 @@ class ModelFile(ABC):
 
 def _n_values(stored: Stored) -> int:
     return stored.n_bytes // TENSOR_TYPES[stored.ggml_type].block_bytes * TENSOR_TYPES[stored.ggml_type].block_values
+
+
+def _without_padding(tensors: dict[str, list[Stored]], vocab: int) -> dict[str, list[Stored]]:
+    """Embedding and head without the rows behind the vocabulary: those must never be drawn."""
+    for name in ("token_embd.weight", "output.weight"):
+        if name in tensors and tensors[name][0].shape[0] > vocab:
+            tensors[name] = [stored.rows(0, vocab) for stored in tensors[name]]
+    return tensors
 
 
 def _without_fusion(tensors: Mapping[str, list[Stored]], config: ModelConfig) -> dict[str, list[Stored]]:

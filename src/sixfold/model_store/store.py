@@ -181,8 +181,8 @@ def _unknown(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; or give the path of a .gguf file or of a folder, "
-        "or org/name on the Hugging Face hub"
+        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; "
+        "or give the path of a .gguf file or of a folder, or org/name on the Hugging Face hub"
     )
 
 

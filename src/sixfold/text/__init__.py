@@ -7,7 +7,7 @@ Start reading at: tokenizer.py, then chat_template.py; model_text.py is the door
 """
 
 from sixfold.text.byte_tokenizer import byte_tokenizer
-from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate
+from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate, folder_template
 from sixfold.text.folder_vocabulary import folder_tokenizer
 from sixfold.text.generation import GenerationConfig
 from sixfold.text.gguf_vocabulary import gguf_tokenizer
@@ -22,6 +22,7 @@ __all__ = [
     "TextFiles",
     "Tokenizer",
     "byte_tokenizer",
+    "folder_template",
     "folder_tokenizer",
     "gguf_tokenizer",
     "load_text_files",

@@ -147,12 +147,27 @@ class ChatTemplate:
             InvalidRequest: the model has no template, or it refuses these messages (`messages`), or a name of `kwargs`
                 is taken (`chat_template_kwargs`).
         """
-        text, users = self._render(messages, tools, add_generation_prompt, kwargs)
-        parts = self._tokenizer.control_literals.split(text)
-        plain = [users.uncover(part) if isinstance(part, str) else part for part in parts]
-        ids = self._tokenizer.encode_parts([plain])[0]
+        parts = self.render_parts(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, template_variables=kwargs
+        )
+        ids = self._tokenizer.encode_parts([parts])[0]
         self._tokenizer.lead_with_bos(ids)
         return ids
+
+    def render_parts(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> list[str | int]:
+        """The prompt before it is tokenized: ordinary text, and ids of control tokens between; without a BOS that the
+        template does not write. For `Tokenizer.encode_parts`; the arguments and errors are those of `render`.
+        """
+        text, users = self._render(messages, tools, add_generation_prompt, template_variables or {})
+        parts = self._tokenizer.control_literals.split(text)
+        return [users.uncover(part) if isinstance(part, str) else part for part in parts]
 
     def render_text(
         self,

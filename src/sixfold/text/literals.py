@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 __all__ = ["LiteralSplitter"]
 
 _BLANKS = re.compile(r"[ \t\n\v\f\r]*")
+_LEVELS_MAX = 8
+"""Groups within groups in the expression; below that, literals are tried one by one."""
 
 
 class LiteralSplitter:
     """Cuts a text at known literals: the leftmost first, and of those that begin at one place the longest.
 
-    A vocabulary can hold thousands of such literals. They share a few beginnings of two characters, and each of these a
-    few lengths, so a literal is looked up by (beginning, length): the cost of a text does not grow with their number.
+    The work is one search by the library of regular expressions, for an expression in which literals share what they
+    begin with: a text that is full of beginnings (`<|im_<|im_<|im_`) costs little more than one that has none, and
+    thousands of literals cost little more than a few.
     """
 
     def __init__(self, literals: Mapping[str, int], *, strips_after: Collection[str] = ()) -> None:
@@ -26,37 +30,15 @@ class LiteralSplitter:
         self._ids = {literal: token for literal, token in literals.items() if literal}
         self._strips_after = frozenset(strips_after)
         self._longest = max(map(len, self._ids), default=0)
-        lengths: dict[str, set[int]] = {}
-        for literal in self._ids:
-            lengths.setdefault(literal[:2], set()).add(len(literal))
-        self._lengths = {beginning: sorted(found, reverse=True) for beginning, found in lengths.items()}
-        self._first = _pattern_of_beginnings(lengths)
+        self._any = re.compile(_expression(sorted(self._ids), _LEVELS_MAX)) if self._ids else None
         self._heads = {literal[:n] for literal in self._ids for n in range(1, len(literal))}
         self._tails = {literal[n:] for literal in self._ids for n in range(1, len(literal))}
 
     def find(self, text: str) -> list[tuple[int, str]]:
         """(place, literal), from left to right, not overlapping."""
-        if self._first is None:
+        if self._any is None:
             return []
-        found: list[tuple[int, str]] = []
-        end = 0
-        for match in self._first.finditer(text):
-            place = match.start()
-            if place < end:
-                continue
-            literal = self._at(text, place)
-            if literal:
-                found.append((place, literal))
-                end = place + len(literal)
-        return found
-
-    def _at(self, text: str, place: int) -> str:
-        """The longest literal that begins at `place`; "" for none."""
-        for length in self._lengths.get(text[place : place + 2], ()):
-            literal = text[place : place + length]
-            if literal in self._ids:
-                return literal
-        return text[place] if text[place] in self._ids else ""
+        return [(match.start(), match.group()) for match in self._any.finditer(text)]
 
     def split(self, text: str) -> list[str | int]:
         """The text as ordinary pieces (not empty) and the ids of the literals between them."""
@@ -85,14 +67,23 @@ class LiteralSplitter:
         return range(min(self._longest - 1, len(text)), 0, -1)
 
 
-def _pattern_of_beginnings(beginnings: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds the first character of each beginning (one or two characters); None for no beginning."""
-    second: dict[str, set[str]] = {}
-    for beginning in beginnings:
-        second.setdefault(beginning[0], set()).add(beginning[1:])
-    alternatives = []
-    for first, rest in sorted(second.items()):
-        # A literal of one character may stand before anything.
-        behind = "" if "" in rest else f"(?=[{''.join(map(re.escape, sorted(rest)))}])"
-        alternatives.append(re.escape(first) + behind)
-    return re.compile("|".join(alternatives)) if alternatives else None
+def _expression(texts: list[str], levels: int) -> str:
+    """Matches the longest of the texts (sorted, different; one may be empty) that begins at a place."""
+    if levels == 0:
+        return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+    branches = []
+    for _, same_start in itertools.groupby(filter(None, texts), key=lambda text: text[0]):
+        group = list(same_start)
+        shared = _common_start(group[0], group[-1])
+        rest = [text[len(shared) :] for text in group]
+        branches.append(re.escape(shared) + (f"(?:{_expression(rest, levels - 1)})" if rest != [""] else ""))
+    if texts[0] == "":
+        branches.append("")  # where nothing longer fits
+    return "|".join(branches)
+
+
+def _common_start(one: str, other: str) -> str:
+    n = next(
+        (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+    return one[:n]

@@ -2,7 +2,7 @@
 
 A text begins as characters; the neighbours that make the best-scored token become one, again and again
 (`native/text/spm.h`). There is no list of merges and no cutting into words. A native class does it because the
-alternative, spelling out half a million merges for a general library, takes two seconds and 200 MB with Gemma's
+alternative, spelling out half a million merges for a general library, takes two seconds and 200 MB for Gemma's
 vocabulary.
 """
 

@@ -34,8 +34,8 @@ class UserText:
         self._placeholders: dict[str, str] = {}
         """Covered part -> its character."""
         self._free: Iterator[int] = iter(())
-        self._covered: dict[int, str] = {}
-        """Code point -> covered part, for `str.translate`."""
+        self._covered: dict[str, str] = {}
+        """Character -> covered part."""
 
     def cover(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """A copy with every string covered that needs it: values, keys, at any depth.
@@ -51,7 +51,9 @@ class UserText:
 
     def uncover(self, text: str) -> str:
         """Put the covered parts back."""
-        return text.translate(self._covered) if self._covered else text
+        if not self._covered:
+            return text
+        return re.sub(f"[{''.join(self._covered)}]", lambda found: self._covered[found[0]], text)
 
     def _cover_value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -91,7 +93,7 @@ class UserText:
             if point is None:
                 raise InvalidRequest("the text uses up the private characters of Unicode")
             char = self._placeholders[part] = chr(point)
-            self._covered[point] = part
+            self._covered[char] = part
         return char
 
 

@@ -14,7 +14,7 @@ import pytest
 from sixfold.api import call, context, server
 from sixfold.api.guard import GuardLimits
 
-from .conftest import Target, eventually
+from .conftest import Target, eventually, post_bytes
 from .fake_engine import FakeEngine
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -153,6 +153,12 @@ def test_headers_that_dribble_are_408(serve: Any) -> None:
     target.check_alive()
 
 
+def test_a_head_that_dribbles_behind_a_request_is_408(serve: Any) -> None:
+    target, _ = serve(header_timeout_s=0.2)
+    seen = talk(target, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /live", timeout_s=3)
+    assert seen.count(b"HTTP/1.1 200") == seen.count(b"HTTP/1.1 408") == 1
+
+
 def test_blank_lines_do_not_keep_a_connection(serve: Any) -> None:
     target, _ = serve(header_timeout_s=0.3)
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -183,6 +189,107 @@ def test_bytes_that_are_not_http_are_400(target: Target) -> None:
     for junk in (b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET  \r\n\r\n"):
         assert shape(talk(target, junk))[0] == 400
     target.check_alive()
+
+
+UPGRADES = [
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n",
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n",
+    b"Connection: close, upgrade\r\nUpgrade: TLS/1.0, HTTP/2.0\r\n",
+]
+
+
+@pytest.mark.parametrize("offer", UPGRADES)
+@pytest.mark.parametrize("cut", [None, 1, 100, 200])
+def test_an_offer_of_another_protocol_is_not_taken(target: Target, offer: bytes, cut: int | None) -> None:
+    body = b'{"prompt":"a","max_tokens":2,"script":["x","y"]}'
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    for framed in (
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body),
+        b"Transfer-Encoding: chunked\r\n\r\n" + chunked,
+    ):
+        request = HEAD + offer + framed
+        pieces = [request] if cut is None else [request[i : i + cut] for i in range(0, len(request), cut)]
+        with target.connect() as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces:
+                sock.sendall(piece)
+            seen = b""
+            while b'"usage"' not in seen or not seen.endswith(b"}}"):
+                seen += sock.recv(65536) or pytest.fail(f"closed: {seen!r}")
+        assert seen.startswith(b"HTTP/1.1 200")
+        assert b'"xy"' in seen
+
+
+def test_offers_of_another_protocol_one_after_another(target: Target) -> None:
+    get = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    requests = [get + UPGRADES[0] + b"\r\n", get + b"\r\n", get + UPGRADES[1] + b"\r\n", get + UPGRADES[2] + b"\r\n"]
+    seen = talk(target, b"".join(requests))
+    assert seen.count(b"HTTP/1.1 200") == seen.count(b'{"status":"ok"}') == 4
+    assert shape(talk(target, get + UPGRADES[0] + b"X: " + b"a" * 40_000 + b"\r\n\r\n"))[0] == 431
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host: localhost\r\n" * 2])
+def test_a_request_has_one_host(target: Target, hosts: bytes) -> None:
+    status, error = shape(talk(target, b"GET /livez HTTP/1.1\r\n" + hosts + b"\r\n"))
+    assert (status, error["code"]) == (400, "bad_request")
+
+
+BROKEN_CHUNKS = [b"zz\r\n", b"3\r\nabcd\r\n", b"-1\r\n", b"fffffffffffffffff\r\n", b"\r\n"]
+
+
+@pytest.mark.parametrize("chunks", BROKEN_CHUNKS)
+@pytest.mark.parametrize("wait_s", [0, 0.1])
+def test_a_broken_chunk_is_400(target: Target, chunks: bytes, wait_s: float) -> None:
+    with target.connect() as sock:
+        sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n" + (b"" if wait_s else chunks))
+        if wait_s:
+            time.sleep(wait_s)
+            sock.sendall(chunks)
+        response = read_all(sock)
+    assert response.count(b"\r\n\r\n") == 1
+    assert (shape(response)[0], shape(response)[1]["code"]) == (400, "bad_request")
+    target.check_alive()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"junk\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 40_000 + b"\r\n\r\n",
+    ],
+)
+def test_requests_before_a_broken_one_are_answered(serve: Any, broken: bytes) -> None:
+    fake = FakeEngine()
+    fake.step_s = 0.02
+    target, live = serve(fake)
+    good = post_bytes("/v1/completions", {"prompt": "a", "max_tokens": 5, "stream": True})
+    seen = talk(target, good + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" + broken)
+    assert seen.count(b"HTTP/1.1 200") == 2
+    assert seen.index(b"[DONE]") < seen.index(b'{"status":"ok"}') < seen.rindex(b"HTTP/1.1 4")
+    assert not fake.live and fake.aborts == 0
+    context = live.server.app.context
+    eventually(lambda: context.in_flight == 0 and context.body_budget.held == 0)
+    target.check_alive()
+
+
+def test_a_body_that_breaks_after_its_answer_began_closes(target: Target) -> None:
+    start = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 100
+    response = talk(target, start, b"zz\r\n")
+    assert response.count(b"\r\n\r\n") == 1
+    assert shape(response)[0] == 413
+
+
+def test_refusals_are_not_errors_of_the_server(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    target, _ = serve()
+    get = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    for head in (get + b"X: " + b"a" * 40_000 + b"\r\n\r\n", get + b"X: a\r\n" * 200 + b"\r\n", b"junk\r\n" * 10_000):
+        with target.connect() as sock:
+            sock.sendall(head)
+            sock.sendall(head)  # more, after the refusal
+            read_all(sock)
+    target.check_alive()
+    assert not caplog.records
 
 
 def test_open_connections_are_bounded(serve: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -302,3 +303,42 @@ def test_O36_cached_tokens_are_reported(serve: Any) -> None:
     for n in (1, 2):
         usage = target.complete([97] * 17, max_tokens=1, n=n).json["usage"]
         assert usage["prompt_tokens_details"] == {"cached_tokens": 16}
+
+
+@pytest.mark.parametrize("piece", ["<", "<|", "<|im_end|", "x", " \n"])
+def test_what_cannot_fit_is_refused_before_it_is_tokenized(target: Target, piece: str) -> None:
+    text = piece * (3_900_000 // len(piece.encode("unicode_escape")))
+    for answer, param in ((target.chat(text), "messages"), (target.complete(["a", text]), "prompt")):
+        error = refused(answer, param)
+        assert error["code"] == "context_length_exceeded"
+        assert str(CONTEXT) in error["message"]
+    started = time.monotonic()
+    threads = [threading.Thread(target=target.chat, args=(text,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert target.complete("hi", max_tokens=1).status == 200
+    assert time.monotonic() - started < 3
+    for thread in threads:
+        thread.join()
+
+
+def test_a_long_text_can_be_tokenized_and_holds_up_nobody(serve: Any) -> None:
+    fake = FakeEngine()
+    target, _ = serve(fake)
+    assert target.post("/tokenize", {"prompt": "<" * 10_000}).json["count"] == 10_000
+    encode = fake.tokenizer.encode_batch
+
+    def slow(texts: list[str], **options: bool) -> list[list[int]]:
+        if texts == ["slow"]:
+            time.sleep(0.5)
+        return encode(texts, **options)
+
+    fake.tokenizer.encode_batch = slow  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=target.post, args=("/tokenize", {"prompt": "slow"})) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    started = time.monotonic()
+    assert target.complete("hi", max_tokens=1).status == 200
+    assert time.monotonic() - started < 0.4
+    for thread in threads:
+        thread.join()

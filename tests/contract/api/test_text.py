@@ -19,7 +19,10 @@ def both(target: Target, **fields: Any) -> tuple[str, str | None, dict[str, Any]
     assert text == choice["message"]["content"]
     assert reasons[-1] == choice["finish_reason"]
     assert reasons[:-1] == [None] * (len(reasons) - 1)
-    assert last["usage"] == plain["usage"]
+    counts = [
+        {k: n for k, n in usage.items() if k != "prompt_tokens_details"} for usage in (last["usage"], plain["usage"])
+    ]
+    assert counts[0] == counts[1]  # of the prompt, more may be cached the second time
     return text, choice["finish_reason"], plain["usage"]
 
 
@@ -112,6 +115,48 @@ def test_O31_entries_are_the_tokens_shown(target: Target) -> None:
     assert all(entry["top_logprobs"] == [] for entry in choice["logprobs"]["content"])
     assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
     assert target.chat(script=["abc"]).json["choices"][0]["logprobs"] is None
+
+
+def logprob_tokens(target: Target, *, chat: bool, stream: bool, **fields: Any) -> tuple[str, list[str]]:
+    """(text, tokens of the log-probabilities' entries); with `stream`, no entry may be ahead of its text."""
+    if chat:
+        fields = {"logprobs": True, **fields}
+        answer = target.chat(stream=stream, **fields)
+    else:
+        answer = target.complete(stream=stream, logprobs=0, **fields)
+    choices = [event["choices"][0] for event in answer.events] if stream else answer.json["choices"]
+    text, tokens = "", []
+    for choice in choices:
+        message = choice.get("delta") or choice.get("message") or choice
+        text += message.get("content") or message.get("text") or ""
+        logprobs = choice["logprobs"]
+        tokens += [entry["token"] for entry in logprobs["content"]] if chat else logprobs["tokens"]
+        before_last = "".join(token for token in tokens[:-1] if not token.startswith("bytes:"))
+        assert len(before_last) < len(text) or not tokens
+    return text, tokens
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_entries_end_with_the_text(target: Target, chat: bool, stream: bool) -> None:
+    def tokens(script: list[Any], **fields: Any) -> tuple[str, list[str]]:
+        return logprob_tokens(target, chat=chat, stream=stream, script=script, **fields)
+
+    script: list[Any] = ["abc", " D", "EF", " G", "HI", " xyz"]
+    assert tokens(script, stop=["DEF GHI"]) == ("abc ", ["abc", " D"])
+    assert tokens(script, stop=["DEF GHI"], include_stop_str_in_output=True) == ("abc DEF GHI", script[:5])
+    assert tokens(script, stop=[" DEF"]) == ("abc", ["abc"])
+    assert tokens(script, stop=["abc"]) == ("", [])
+    assert tokens(script, stop=["DEF GHZ"]) == ("abc DEF GHI xyz", script)
+    assert tokens(script, stop=["xyz!"], max_tokens=6) == ("abc DEF GHI xyz", script)
+    assert tokens(["abc", "<|im_start|>", " D"], stop=["D"]) == ("abc ", ["abc", " D"])
+    pieces = list("\U0001fae0".encode())
+    named = [f"bytes:\\x{byte:02x}" for byte in pieces]
+    assert tokens(["abc", *pieces], stop=["\U0001fae0"]) == ("abc", ["abc"])
+    assert tokens([*pieces, "abc"], stop=["abc"]) == ("\U0001fae0", named)
+    assert tokens([*pieces[:3], "abc"], stop=["abc"]) == ("\ufffd", named[:3])
+    assert tokens([*pieces[:3], 0x80 | 64, "abc"], stop=["\ufffdabc"]) == ("\ufffd", named[:3])
+    assert tokens(pieces[:2], max_tokens=2) == ("\ufffd", named[:2])
 
 
 def test_legacy_logprobs(target: Target) -> None:

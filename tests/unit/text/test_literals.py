@@ -38,6 +38,27 @@ def test_equals_a_regular_expression() -> None:
         assert "".join(part if isinstance(part, str) else names[part] for part in parts) == text
 
 
+def test_equals_a_regular_expression_for_any_literals() -> None:
+    rng = random.Random(4)
+    for _ in range(300):
+        deep = ["<" * n + rng.choice(["", ">"]) for n in range(1, rng.randint(2, 20))]
+        some = ["".join(rng.choice("<|a>.") for _ in range(rng.randint(1, 6))) for _ in range(rng.randint(0, 8))]
+        literals = dict.fromkeys([*some, *deep], 1)
+        pattern = re.compile("|".join(re.escape(text) for text in sorted(literals, key=len, reverse=True)))
+        splitter = LiteralSplitter(literals)
+        for _ in range(20):
+            text = "".join(rng.choice("<<<|a>.") for _ in range(rng.randint(0, 60)))
+            assert splitter.find(text) == [(match.start(), match.group()) for match in pattern.finditer(text)]
+
+
+def test_beginnings_of_literals_cost_little() -> None:
+    splitter = LiteralSplitter({f"<|{name}|>": 1 for name in ("im_start", "im_end", "endoftext", "fim", "x")})
+    for begin in ("<", "<|", "<|im_en", "<|im_end|"):
+        start = time.perf_counter()
+        assert splitter.find(begin * (1_000_000 // len(begin))) == []
+        assert time.perf_counter() - start < 0.3
+
+
 def test_fragments() -> None:
     splitter = LiteralSplitter({"<|end|>": 1, "<|start|>": 2})
     assert splitter.head_at_end("text <|st") == 4

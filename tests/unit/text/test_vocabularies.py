@@ -18,7 +18,7 @@ from sixfold.detokenizer import Detokenizer
 from sixfold.errors import ModelFileError, ModelNotFound
 from sixfold.model_file import GGUFFile
 from sixfold.model_store import resolve
-from sixfold.text import Tokenizer, gguf_tokenizer
+from sixfold.text import Tokenizer, gguf_tokenizer, load_text_files
 from sixfold.text.word_rules import word_rule
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tokenizers"
@@ -57,6 +57,10 @@ def gemma() -> Tokenizer:
         return gguf_tokenizer(GGUFFile.open(resolve("gemma3-270m")))
     except ModelNotFound:
         pytest.skip("gemma3-270m is not in the cache; `sixfold pull gemma3-270m` brings it")
+
+
+def test_gemma_is_a_base_model(gemma: Tokenizer) -> None:
+    assert load_text_files(resolve("gemma3-270m")).chat_template is None
 
 
 def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer) -> None:

@@ -109,18 +109,13 @@ class Loader:
         return self._vector("output_norm.weight", self.config.hidden)
 
     def embedding_and_head(self) -> tuple[kernels.Embedding, PackedMatrix]:
-        """Both have a row for each token that the tokenizer knows: padding behind them is never drawn."""
-        table = self._rows("token_embd.weight")
-        head = table if self.config.tied else self._rows("output.weight")
+        c = self.config
+        table = self.file.matrix("token_embd.weight", c.vocab, c.hidden)
+        head = table if c.tied else self.file.matrix("output.weight", c.vocab, c.hidden)
         try:
             return kernels.pack_embedding(table), self._pack([head])
         except ValueError as e:
             raise ModelFileError(f"{self.file.name}: {e}") from e
-
-    def _rows(self, name: str) -> Matrix:
-        c, n = self.config, self.file.n_tokens
-        whole = self.file.matrix(name, c.vocab, c.hidden)
-        return Matrix(whole.ggml_type, whole.data[: n * (len(whole.data) // c.vocab)], n, c.hidden)
 
     def _rope(self, scaling: RopeScaling) -> RopeTable:
         """Layers with equal positions share one table."""

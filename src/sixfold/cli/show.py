@@ -1,0 +1,143 @@
+"""`sixfold show`: what a model is and what it needs, before anything of it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["show"]
+
+_CHUNK_BYTES = 4 << 20
+
+
+@click.command(short_help="Show what a model is and needs.")
+@click.argument("name", metavar="MODEL")
+@click.option(
+    "--max-model-len", type=click.IntRange(0), default=0, help="Tokens of a sequence; 0: the model's own context."
+)
+@click.option(
+    "--max-num-seqs", type=click.IntRange(1), default=1, show_default=True, help="Sequences at the same time."
+)
+@click.option(
+    "--kv-cache-dtype",
+    type=click.Choice(["bfloat16", "float32"]),
+    default="bfloat16",
+    help="Element type of the KV cache.",
+)
+@click.option("--digest", is_flag=True, help="Read the files and show their SHA-256 where it is not known.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, max_model_len: int, max_num_seqs: int, kv_cache_dtype: str, digest: bool, as_json: bool) -> int:
+    """Show the files, numbers and text rules of MODEL, and the memory that it needs for the given sequences.
+
+    Exit code 1: it does not fit into the memory that is free.
+    """
+    from sixfold import model_store
+    from sixfold.engine.memory import memory_available, memory_need
+    from sixfold.model_file import open_model
+
+    path = model_store.resolve(name)
+    model = open_model(path)
+    need = memory_need(model, max_model_len=max_model_len, max_num_seqs=max_num_seqs, kv_cache_dtype=kv_cache_dtype)
+    available = memory_available()
+    c = model.config
+    report: dict[str, Any] = {
+        "model": name,
+        "path": str(path),
+        "files": [_file(file, name, digest) for file in _files(path)],
+        "architecture": c.architecture,
+        "layers": c.n_layers,
+        "hidden": c.hidden,
+        "heads": c.n_heads,
+        "kv_heads": c.n_kv_heads,
+        "head_dim": c.head_dim,
+        "vocabulary": c.vocab,
+        "experts": c.n_experts,
+        "context": c.context,
+        "chat_template": _has_template(path),
+        "memory": {
+            "max_model_len": need.context,
+            "max_num_seqs": need.sequences,
+            "weights": need.weights,
+            "kv_per_token": need.kv_per_token,
+            "kv": need.kv,
+            "total": need.total,
+            "available": available,
+            "fits": need.total <= available,
+        },
+    }
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report, str(need))
+    return 0 if need.total <= available else 1
+
+
+def _files(path: Path) -> list[Path]:
+    """The weights: a GGUF file with its other parts, or a folder's safetensors."""
+    if path.is_dir():
+        return sorted(path.glob("*.safetensors"))
+    stem, marker, rest = path.name.partition("-00001-of-")
+    return sorted(path.parent.glob(f"{stem}-*-of-{rest}")) if marker else [path]
+
+
+def _file(path: Path, name: str, digest: bool) -> dict[str, Any]:
+    return {
+        "name": path.name,
+        "bytes": path.stat().st_size,
+        "sha256": _known_digest(path, name) or (_digest(path) if digest else ""),
+    }
+
+
+def _known_digest(path: Path, name: str) -> str:
+    """What the file was checked against when it came, if it did."""
+    from sixfold import model_store
+
+    if (known := model_store.KNOWN.get(name)) is not None:
+        return known.sha256
+    blob = path.resolve().name  # the hub's cache keeps large files under their digest
+    return blob if len(blob) == 64 and not set(blob) - set("0123456789abcdef") else ""
+
+
+def _digest(path: Path) -> str:
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            whole.update(chunk)
+    return whole.hexdigest()
+
+
+def _has_template(path: Path) -> bool:
+    from sixfold.model_file import GGUFFile
+    from sixfold.text import folder_template
+
+    if path.is_dir():
+        return folder_template(path) is not None
+    return "tokenizer.chat_template" in GGUFFile.open(path).metadata
+
+
+def _print(report: dict[str, Any], need: str) -> None:
+    memory = report["memory"]
+    experts = f", {report['experts']} experts" if report["experts"] else ""
+    rows = [
+        ("model", report["model"]),
+        ("path", report["path"]),
+        *(("file", _file_line(file)) for file in report["files"]),
+        ("architecture", f"{report['architecture']}, {report['layers']} layers of {report['hidden']}{experts}"),
+        ("attention", f"{report['heads']} heads over {report['kv_heads']} KV heads of {report['head_dim']}"),
+        ("vocabulary", f"{report['vocabulary']:,}"),
+        ("context", f"{report['context']:,} tokens"),
+        ("chat", "has a template" if report["chat_template"] else "no template: a base model, for completions only"),
+        ("memory", need),
+        ("free", f"{memory['available'] / 1e9:,.1f} GB: {'it fits' if memory['fits'] else 'it does not fit'}"),
+    ]
+    for title, value in rows:
+        click.echo(f"{title:13} {value}")
+
+
+def _file_line(file: dict[str, Any]) -> str:
+    digest = f"sha256 {file['sha256']}" if file["sha256"] else "sha256 unknown (--digest reads the file)"
+    return f"{file['name']}, {file['bytes'] / 1e6:,.0f} MB, {digest}"
