@@ -6,9 +6,10 @@ import itertools
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["LiteralSplitter"]
+__all__ = ["BLANKS", "LiteralSplitter"]
 
-_BLANKS = re.compile(r"[ \t\n\v\f\r]*")
+BLANKS = b" \t\n\v\f\r"
+_BLANKS = re.compile(f"[{BLANKS.decode()}]*")
 _LEVELS_MAX = 8
 """Groups within groups in the expression; below that, literals are tried one by one."""
 
