@@ -84,6 +84,11 @@ PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, in
   return PackSource{type, data.data(), data.size(), n_rows, k};
 }
 
+std::string kind_name(WeightKind kind) {
+  const char* names[] = {"q4_1", "q8_0", "f16", "f32"};
+  return names[kind];
+}
+
 std::shared_ptr<PackedMatrix> pack(Pool& pool,
                                    const std::vector<std::tuple<int, Array<uint8_t, 1>, int64_t, int64_t>>& sources,
                                    bool interleave, bool float_activations) {
@@ -101,7 +106,7 @@ nb::ndarray<nb::numpy, T> own_array(std::unique_ptr<T[]> data, std::initializer_
 }
 
 nb::ndarray<nb::numpy, float> unpack(const PackedMatrix& m) {
-  const size_t n = m.view.n_true, k = m.view.k;
+  const size_t n = m.n_true, k = m.k;
   std::unique_ptr<float[]> out(new float[n * k]);
   unpack_matrix(m, out.get());
   return own_array(std::move(out), {n, k});
@@ -110,7 +115,7 @@ nb::ndarray<nb::numpy, float> unpack(const PackedMatrix& m) {
 // x [rows, k] times the matrix, through the same kernels that programs use: for tests and measurements.
 struct MatmulJob {
   const KernelTable* kernels;
-  const MatrixView* w;
+  const PackedMatrix* w;
   const uint8_t* act;
   int rows;
   float* out;
@@ -118,25 +123,25 @@ struct MatmulJob {
 
 void matmul_chunk(void* arg, const void*, int chunk, int) {
   const MatmulJob& job = *static_cast<const MatmulJob*>(arg);
-  job.kernels->matmul(job.w, job.act, 0, job.rows, chunk, 1, job.out + chunk * kLanes, job.w->n);
+  matmul(*job.kernels, *job.w, job.act, 0, job.rows, chunk, 1, job.out + chunk * kLanes, job.w->n);
 }
 
-nb::ndarray<nb::numpy, float> matmul(Pool& pool, const PackedMatrix& m, const Array<float, 2>& x) {
-  const size_t rows = x.shape(0), k = m.view.k, n = m.view.n_true;
+nb::ndarray<nb::numpy, float> product(Pool& pool, const PackedMatrix& m, const Array<float, 2>& x) {
+  const size_t rows = x.shape(0), k = m.k, n = m.n_true;
   if (x.shape(1) != k) throw std::invalid_argument("x has the wrong number of columns");
   std::unique_ptr<float[]> out(new float[rows * n]);
   {
     const nb::gil_scoped_release release;
-    const ActKind kind = act_kind(m.view.kind);
+    const ActKind kind = m.act;
     const size_t group_bytes = act_group_bytes(kind, static_cast<int>(k));
-    Pages act((rows + kRowGroup - 1) / kRowGroup * group_bytes), padded(rows * m.view.n * sizeof(float));
+    Pages act((rows + kRowGroup - 1) / kRowGroup * group_bytes), padded(rows * m.n * sizeof(float));
     for (size_t r = 0; r < rows; r += kRowGroup)
       pool.kernels->pack_group(x.data() + r * k, static_cast<int>(k),
                                static_cast<int>(std::min<size_t>(kRowGroup, rows - r)), static_cast<int>(k), kind,
                                act.data() + r / kRowGroup * group_bytes);
-    MatmulJob job{pool.kernels, &m.view, act.data(), static_cast<int>(rows), reinterpret_cast<float*>(padded.data())};
-    if (rows) pool.threads->run({Phase{matmul_chunk, nullptr, m.view.n / kLanes}}, &job);
-    for (size_t r = 0; r < rows; r++) std::memcpy(out.get() + r * n, job.out + r * m.view.n, n * sizeof(float));
+    MatmulJob job{pool.kernels, &m, act.data(), static_cast<int>(rows), reinterpret_cast<float*>(padded.data())};
+    if (rows) pool.threads->run({Phase{matmul_chunk, nullptr, m.n / kLanes}}, &job);
+    for (size_t r = 0; r < rows; r++) std::memcpy(out.get() + r * n, job.out + r * m.n, n * sizeof(float));
   }
   return own_array(std::move(out), {rows, n});
 }
@@ -173,13 +178,27 @@ std::shared_ptr<Program> make_program(Pool& pool, std::shared_ptr<KVCache> kv, i
 
 RopeStyle rope_style(const std::string& name) {
   if (name == "interleaved") return kRopeInterleaved;
-  if (name == "halves") return kRopeHalves;
-  throw std::invalid_argument("rope style '" + name + "' is not 'interleaved' or 'halves'");
+  if (name == "half") return kRopeHalves;
+  throw std::invalid_argument("rope style '" + name + "' is not 'interleaved' or 'half'");
 }
 
 Activation activation(const std::string& name) {
   if (name == "silu") return kSilu;
-  throw std::invalid_argument("activation '" + name + "' is not 'silu'");
+  if (name == "gelu") return kGelu;
+  throw std::invalid_argument("activation '" + name + "' is not 'silu' or 'gelu'");
+}
+
+// Optional vectors: float32 [n] or None.
+using Floats = std::optional<Array<float, 1>>;
+
+Vector vector(const Floats& a) { return a ? Vector{a->data(), static_cast<int64_t>(a->size())} : Vector{}; }
+
+std::shared_ptr<RopeTable> rope_table(const Array<float, 2>& cos, const Array<float, 2>& sin,
+                                      const std::string& style) {
+  if (cos.shape(0) != sin.shape(0) || cos.shape(1) != sin.shape(1) || cos.shape(1) > 4096)
+    throw std::invalid_argument("cos and sin must be [positions, rotated dimensions / 2]");
+  return make_rope_table(cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)), 2 * static_cast<int>(cos.shape(1)),
+                         rope_style(style));
 }
 
 void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Array<int32_t, 1>& positions,
@@ -301,12 +320,13 @@ NB_MODULE(_native, m) {
       .def_prop_ro("bytes_packed", [](const Pool& p) { return p.arena->bytes(); });
 
   nb::class_<PackedMatrix>(m, "PackedMatrix")
-      .def_prop_ro("n", [](const PackedMatrix& p) { return p.view.n_true; })
-      .def_prop_ro("k", [](const PackedMatrix& p) { return p.view.k; })
+      .def_prop_ro("n", [](const PackedMatrix& p) { return p.n_true; })
+      .def_prop_ro("k", [](const PackedMatrix& p) { return p.k; })
       .def_prop_ro("kind",
                    [](const PackedMatrix& p) {
-                     const char* names[] = {"q4_1", "q8_0", "f16", "f32"};
-                     return std::string(names[p.view.kind]);
+                     std::string names;
+                     for (const MatrixView& part : p.parts) names += (names.empty() ? "" : "+") + kind_name(part.kind);
+                     return names;
                    })
       .def_prop_ro("n_bytes", [](const PackedMatrix& p) { return p.bytes; })
       .def("unpack", &unpack);
@@ -338,9 +358,14 @@ NB_MODULE(_native, m) {
       .def("fill_block", [](KVCache& kv, int block, int byte) { kv.fill_block(block, static_cast<uint8_t>(byte)); });
 
   m.def("pack_matrix", &pack, nb::arg("pool"), nb::arg("sources"), nb::arg("interleave"), nb::arg("float_activations"));
-  m.def("matmul", &matmul, nb::arg("pool"), nb::arg("matrix"), nb::arg("x").noconvert());
+  m.def("matmul", &product, nb::arg("pool"), nb::arg("matrix"), nb::arg("x").noconvert());
   m.def("quantize", &quantize, nb::arg("pool"), nb::arg("x").noconvert());
   m.def("measure_limits", &measure_limits, nb::arg("pool"), nb::arg("n_bytes"));
+
+  nb::class_<RopeTable>(m, "RopeTable")
+      .def(nb::new_(&rope_table), nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("style"))
+      .def_prop_ro("n_positions", [](const RopeTable& t) { return t.n_positions; })
+      .def_prop_ro("dims", [](const RopeTable& t) { return t.dims; });
 
   nb::class_<Program>(m, "Program")
       .def(nb::new_(&make_program), nb::arg("pool"), nb::arg("kv"), nb::arg("max_tokens"), nb::arg("hidden"))
@@ -348,37 +373,57 @@ NB_MODULE(_native, m) {
       .def_prop_ro("hidden", &Program::hidden)
       .def_prop_ro("vocab", &Program::vocab)
       .def_prop_ro("bytes_scratch", &Program::scratch_bytes)
-      .def("embed", &Program::embed, nb::arg("table"))
+      .def("embed", &Program::embed, nb::arg("table"), nb::arg("scale") = 1.0f)
       .def(
           "norm_qkv_rope_write",
-          [](Program& p, int layer, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, int n_heads,
-             int n_kv_heads, int head_dim, const Array<float, 2>& cos, const Array<float, 2>& sin,
-             const std::string& style, float eps) {
-            if (cos.shape(0) != sin.shape(0) || cos.shape(1) != sin.shape(1) ||
-                cos.shape(1) * 2 != static_cast<size_t>(std::max(head_dim, 0)))
-              throw std::invalid_argument("rope tables must be [positions, head_dim / 2]");
-            p.norm_qkv_rope_write(layer, norm.data(), static_cast<int64_t>(norm.size()), std::move(w), n_heads,
-                                  n_kv_heads, head_dim, cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
-                                  rope_style(style), eps);
+          [](Program& p, int layer, const Floats& norm, std::shared_ptr<PackedMatrix> w, int n_heads, int n_kv_heads,
+             int head_dim, std::shared_ptr<RopeTable> rope, float eps, const Floats& bias, const Floats& q_norm,
+             const Floats& k_norm) {
+            p.norm_qkv_rope_write(QkvOp{layer, vector(norm), std::move(w), n_heads, n_kv_heads, head_dim,
+                                        std::move(rope), eps, vector(bias), vector(q_norm), vector(k_norm)});
           },
-          nb::arg("layer"), nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("n_heads"), nb::arg("n_kv_heads"),
-          nb::arg("head_dim"), nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("style"), nb::arg("eps"))
-      .def("attention", &Program::attention, nb::arg("layer"), nb::arg("scale"))
-      .def("proj_residual", &Program::proj_residual, nb::arg("w"))
+          nb::arg("layer"), nb::arg("norm").noconvert().none(), nb::arg("w"), nb::arg("n_heads"), nb::arg("n_kv_heads"),
+          nb::arg("head_dim"), nb::arg("rope"), nb::arg("eps"), nb::kw_only(),
+          nb::arg("bias").noconvert().none() = nb::none(), nb::arg("q_norm").noconvert().none() = nb::none(),
+          nb::arg("k_norm").noconvert().none() = nb::none())
+      .def("attention", &Program::attention, nb::arg("layer"), nb::arg("scale"), nb::kw_only(), nb::arg("window") = 0,
+           nb::arg("softcap") = 0.0f)
+      .def(
+          "proj_residual",
+          [](Program& p, std::shared_ptr<PackedMatrix> w, const Floats& bias, const Floats& post_norm, float eps) {
+            p.proj_residual(std::move(w), vector(bias), vector(post_norm), eps);
+          },
+          nb::arg("w"), nb::kw_only(), nb::arg("bias").noconvert().none() = nb::none(),
+          nb::arg("post_norm").noconvert().none() = nb::none(), nb::arg("eps") = 0.0f)
       .def(
           "norm_gateup_act",
-          [](Program& p, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, const std::string& act,
-             float eps) {
-            p.norm_gateup_act(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), activation(act), eps);
+          [](Program& p, const Floats& norm, std::shared_ptr<PackedMatrix> w, const std::string& act, float eps) {
+            p.norm_gateup_act(vector(norm), std::move(w), activation(act), eps);
           },
-          nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("act"), nb::arg("eps"))
-      .def("down_residual", &Program::down_residual, nb::arg("w"))
+          nb::arg("norm").noconvert().none(), nb::arg("w"), nb::arg("act"), nb::arg("eps"))
+      .def(
+          "down_residual",
+          [](Program& p, std::shared_ptr<PackedMatrix> w, const Floats& post_norm, float eps) {
+            p.down_residual(std::move(w), vector(post_norm), eps);
+          },
+          nb::arg("w"), nb::kw_only(), nb::arg("post_norm").noconvert().none() = nb::none(), nb::arg("eps") = 0.0f)
+      .def(
+          "norm_experts_residual",
+          [](Program& p, const Floats& norm, std::shared_ptr<PackedMatrix> router,
+             const std::vector<std::tuple<std::shared_ptr<PackedMatrix>, std::shared_ptr<PackedMatrix>>>& experts,
+             int n_used, bool renormalize, const std::string& act, float eps) {
+            ExpertsOp op{vector(norm), std::move(router), {}, n_used, renormalize, activation(act), eps};
+            for (const auto& [gate_up, down] : experts) op.experts.push_back(Expert{gate_up, down});
+            p.norm_experts_residual(op);
+          },
+          nb::arg("norm").noconvert(), nb::arg("router"), nb::arg("experts"), nb::arg("n_used"), nb::arg("renormalize"),
+          nb::arg("act"), nb::arg("eps"))
       .def(
           "final_norm_head",
-          [](Program& p, const Array<float, 1>& norm, std::shared_ptr<PackedMatrix> w, float eps) {
-            p.final_norm_head(norm.data(), static_cast<int64_t>(norm.size()), std::move(w), eps);
+          [](Program& p, const Floats& norm, std::shared_ptr<PackedMatrix> w, float eps, float softcap) {
+            p.final_norm_head(vector(norm), std::move(w), eps, softcap);
           },
-          nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("eps"))
+          nb::arg("norm").noconvert(), nb::arg("w"), nb::arg("eps"), nb::kw_only(), nb::arg("softcap") = 0.0f)
       .def("finalize", &Program::finalize)
       .def("run", &run_program, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
            nb::arg("row_of_token").noconvert(), nb::arg("slot_of_row").noconvert(), nb::arg("block_tables").noconvert(),

@@ -31,33 +31,24 @@ SF_INLINE void put_rows(ActKind kind, uint8_t* group, int column, const F* lo, c
   }
 }
 
-// Missing rows of a group repeat the first one: their values are computed and never looked at.
-void norm_group(const float* x, int ldx, const int32_t* rows, int n_rows, int k, const float* weight, float eps,
-                ActKind kind, uint8_t* group) {
-  const float* row[kRowGroup];
-  F inverse[kRowGroup];
-  for (int r = 0; r < kRowGroup; r++) {
-    if (r >= n_rows) {
-      row[r] = row[0], inverse[r] = inverse[0];
-      continue;
-    }
-    row[r] = x + (size_t)(rows ? rows[r] : r) * ldx;
-    F even = zero_f(), odd = zero_f();
-    for (int i = 0; i < k; i += 32) {
-      const F a = load(row[r] + i), b = load(row[r] + i + 16);
-      even = fma(a, a, even);
-      odd = fma(b, b, odd);
-    }
-    inverse[r] = set1(1.0f / __builtin_sqrtf(sum_lanes(add(even, odd)) / (float)k + eps));
-  }
+// 1 / sqrt(mean(x^2) + eps); k a multiple of 32.
+SF_INLINE float inverse_rms(const float* x, int k, float eps) {
+  F even = zero_f(), odd = zero_f();
   for (int i = 0; i < k; i += 32) {
-    const F w0 = load(weight + i), w1 = load(weight + i + 16);
-    F lo[kRowGroup], hi[kRowGroup];
-    SF_UNROLL for (int r = 0; r < kRowGroup; r++) {
-      lo[r] = mul(mul(load(row[r] + i), inverse[r]), w0);
-      hi[r] = mul(mul(load(row[r] + i + 16), inverse[r]), w1);
-    }
-    put_rows(kind, group, i, lo, hi);
+    const F a = load(x + i), b = load(x + i + 16);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
+  }
+  return 1.0f / __builtin_sqrtf(sum_lanes(add(even, odd)) / (float)k + eps);
+}
+
+void norm_rows(float* y, int ldy, int n_rows, int n, const float* bias, const float* weight, float eps) {
+  for (int r = 0; r < n_rows; r++, y += ldy) {
+    if (bias)
+      for (int i = 0; i < n; i += kLanes) store(y + i, add(load(y + i), load(bias + i)));
+    if (!weight) continue;
+    const F inverse = set1(inverse_rms(y, n, eps));
+    for (int i = 0; i < n; i += kLanes) store(y + i, mul(mul(load(y + i), inverse), load(weight + i)));
   }
 }
 
@@ -72,10 +63,52 @@ void pack_group(const float* x, int ldx, int n_rows, int k, ActKind kind, uint8_
   }
 }
 
+// Missing rows of a group repeat the first one: their values are computed and never looked at.
+void norm_group(const float* x, int ldx, const int32_t* rows, int n_rows, int k, const float* weight, float eps,
+                ActKind kind, uint8_t* group) {
+  if (!weight) return pack_group(x, ldx, n_rows, k, kind, group);
+  const float* row[kRowGroup];
+  F inverse[kRowGroup];
+  for (int r = 0; r < kRowGroup; r++) {
+    if (r >= n_rows) {
+      row[r] = row[0], inverse[r] = inverse[0];
+      continue;
+    }
+    row[r] = x + (size_t)(rows ? rows[r] : r) * ldx;
+    inverse[r] = set1(inverse_rms(row[r], k, eps));
+  }
+  for (int i = 0; i < k; i += 32) {
+    const F w0 = load(weight + i), w1 = load(weight + i + 16);
+    F lo[kRowGroup], hi[kRowGroup];
+    SF_UNROLL for (int r = 0; r < kRowGroup; r++) {
+      lo[r] = mul(mul(load(row[r] + i), inverse[r]), w0);
+      hi[r] = mul(mul(load(row[r] + i + 16), inverse[r]), w1);
+    }
+    put_rows(kind, group, i, lo, hi);
+  }
+}
+
 SF_INLINE F silu(F x) { return mul(x, reciprocal(add(set1(1.0f), exp_f(sub(zero_f(), x))))); }
 
-void gate_up_rows(const float* y, int ldy, int n_rows, int n_out, Activation, ActKind kind, uint8_t* out, int k,
-                  int row_begin, int column) {
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). Source: arXiv 1606.08415.
+SF_INLINE F gelu(F x) {
+  const F u = mul(x, fma(mul(x, x), set1(0.044715f), set1(1.0f)));
+  return mul(x, reciprocal(add(set1(1.0f), exp_f(mul(u, set1(-1.59576912f))))));
+}
+
+// tanh(x) = 1 - 2 / (exp(2 x) + 1): exact to about 1e-7 absolutely, which is what a cap of logits needs.
+SF_INLINE F capped(F x, float cap) {
+  const F e = exp_f(mul(x, set1(2.0f / cap)));
+  return mul(set1(cap), sub(set1(1.0f), mul(set1(2.0f), reciprocal(add(e, set1(1.0f))))));
+}
+
+void softcap(float* y, int n, float cap) {
+  for (int i = 0; i < n; i += kLanes) store(y + i, capped(load(y + i), cap));
+}
+
+template <Activation kAct>
+SF_INLINE void gate_up(const float* y, int ldy, int n_rows, int n_out, ActKind kind, uint8_t* out, int k, int row_begin,
+                       int column) {
   const size_t group_bytes = act_group_bytes(kind, k);
   for (int r = 0; r < n_rows; r += kRowGroup) {
     uint8_t* group = out + (size_t)((row_begin + r) / kRowGroup) * group_bytes;
@@ -85,30 +118,81 @@ void gate_up_rows(const float* y, int ldy, int n_rows, int n_out, Activation, Ac
       for (int q = 0; q < kRowGroup; q++) {
         const float* p = y + (size_t)(r + q) * ldy + 2 * i;  // gate tile, up tile, gate tile, up tile
         for (int half = 0; half < 2; half++)
-          v[half][q] = q < rows ? mul(silu(load(p + 32 * half)), load(p + 32 * half + 16)) : zero_f();
+          v[half][q] = q < rows ? mul(kAct == kGelu ? gelu(load(p + 32 * half)) : silu(load(p + 32 * half)),
+                                      load(p + 32 * half + 16))
+                                : zero_f();
       }
       put_rows(kind, group, column + i, v[0], v[1]);
     }
   }
 }
 
-void add_rows(const float* y, int ldy, int n_rows, int n_columns, float* x, int ldx) {
+void gate_up_rows(const float* y, int ldy, int n_rows, int n_out, Activation act, ActKind kind, uint8_t* out, int k,
+                  int row_begin, int column) {
+  if (act == kGelu)
+    gate_up<kGelu>(y, ldy, n_rows, n_out, kind, out, k, row_begin, column);
+  else
+    gate_up<kSilu>(y, ldy, n_rows, n_out, kind, out, k, row_begin, column);
+}
+
+void add_rows(const float* y, int ldy, int n_rows, int n_columns, const float* bias, float* x, int ldx) {
   for (int r = 0; r < n_rows; r++)
     for (int c = 0; c < n_columns; c += kLanes) {
       float* p = x + (size_t)r * ldx + c;
-      store(p, add(load(p), load(y + (size_t)r * ldy + c)));
+      const F value = load(y + (size_t)r * ldy + c);
+      store(p, add(load(p), bias ? add(value, load(bias + c)) : value));
     }
 }
 
-// In place, by the position's row of the table.
+void add_scaled(const float* y, float scale, int n, float* x) {
+  for (int i = 0; i < n; i += kLanes) store(x + i, fma(load(y + i), set1(scale), load(x + i)));
+}
+
+void choose_experts(float* scores, int n, int n_used, int renormalize, int32_t* ids, float* weights) {
+  F top = set1(-__builtin_inff()), sum = zero_f();
+  for (int i = 0; i < n; i += kLanes) top = max(top, first(n - i, load(scores + i), set1(-__builtin_inff())));
+  const F shift = set1(max_lanes(top));
+  for (int i = 0; i < n; i += kLanes) {
+    const F p = first(n - i, exp_f(sub(load(scores + i), shift)), zero_f());
+    store(scores + i, p);
+    sum = add(sum, p);
+  }
+  float total = 0;
+  for (int u = 0; u < n_used; u++) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+      if (scores[i] > scores[best] || scores[best] < 0) best = i;
+    ids[u] = best, weights[u] = scores[best];
+    total += scores[best];
+    scores[best] = -1.0f;
+  }
+  const float all = sum_lanes(sum);
+  // NaN in any score is NaN in `all`: adding 0 * all brings it to every weight.
+  const float divisor = renormalize ? total + 0.0f * all : all;
+  for (int u = 0; u < n_used; u++) weights[u] /= divisor;
+}
+
+// The first d values of y in place, by the position's row of the table.
 SF_INLINE void rotate(float* y, const float* table, int d, RopeStyle style) {
+  const int half = d / 2;
+  int i = 0;
   if (style == kRopeInterleaved) {
-    for (int i = 0; i < d; i += kLanes) store(y + i, rotate_pairs(load(y + i), load(table + i)));
+    for (; i + kLanes <= d; i += kLanes) store(y + i, rotate_pairs(load(y + i), load(table + i)));
+    for (; i < d; i += 2) {
+      const float a = y[i], b = y[i + 1];
+      y[i] = a * table[i] - b * table[i + 1];
+      y[i + 1] = b * table[i] + a * table[i + 1];
+    }
   } else {
-    for (int i = 0; i < d / 2; i += kLanes) {
-      const F a = load(y + i), b = load(y + d / 2 + i), c = load(table + i), s = load(table + d / 2 + i);
+    for (; i + kLanes <= half; i += kLanes) {
+      const F a = load(y + i), b = load(y + half + i), c = load(table + i), s = load(table + half + i);
       store(y + i, sub(mul(a, c), mul(b, s)));
-      store(y + d / 2 + i, fma(b, c, mul(a, s)));
+      store(y + half + i, fma(b, c, mul(a, s)));
+    }
+    for (; i < half; i++) {
+      const float a = y[i], b = y[half + i];
+      y[i] = a * table[i] - b * table[half + i];
+      y[half + i] = b * table[i] + a * table[half + i];
     }
   }
 }
@@ -148,7 +232,7 @@ SF_INLINE void query_rows(const QkvArgs* a, int head, int row_begin, int n_rows,
   const int d = a->head_dim;
   for (int r = 0; r < n_rows; r++, y += ldy) {
     const int token = row_begin + r;
-    rotate(y, a->rope + (size_t)a->positions[token] * d, d, a->rope_style);
+    rotate(y, a->rope + (size_t)a->positions[token] * a->rope_dims, a->rope_dims, a->rope_style);
     const size_t at = ((size_t)token * a->n_heads + head) * d;
     for (int i = 0; i < d; i += kLanes) {
       if (a->kv.is_float)
@@ -162,7 +246,7 @@ SF_INLINE void query_rows(const QkvArgs* a, int head, int row_begin, int n_rows,
 SF_INLINE void key_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
   for (int r = 0; r < n_rows; r++, y += ldy) {
     const int token = row_begin + r, position = a->positions[token];
-    rotate(y, a->rope + (size_t)position * a->head_dim, a->head_dim, a->rope_style);
+    rotate(y, a->rope + (size_t)position * a->rope_dims, a->rope_dims, a->rope_style);
     write_key(a, kv_block(a->kv, a->layer, a->write_blocks[token], head), position % kBlockTokens, y);
   }
 }
@@ -186,11 +270,14 @@ SF_INLINE void value_rows(const QkvArgs* a, int head, int row_begin, int n_rows,
 }
 
 void qkv_rows(const QkvArgs* a, int head, int row_begin, int n_rows, float* y, int ldy) {
-  const int first_key = a->n_heads, first_value = a->n_heads + a->n_kv_heads;
-  if (head < first_key)
+  const int keys = a->n_heads, first_value = a->n_heads + a->n_kv_heads;
+  const float* norm = head < keys ? a->q_norm : head < first_value ? a->k_norm : nullptr;
+  const float* bias = a->bias ? a->bias + (size_t)head * a->head_dim : nullptr;
+  if (norm || bias) norm_rows(y, ldy, n_rows, a->head_dim, bias, norm, a->eps);
+  if (head < keys)
     query_rows(a, head, row_begin, n_rows, y, ldy);
   else if (head < first_value)
-    key_rows(a, head - first_key, row_begin, n_rows, y, ldy);
+    key_rows(a, head - keys, row_begin, n_rows, y, ldy);
   else
     value_rows(a, head - first_value, row_begin, n_rows, y, ldy);
 }

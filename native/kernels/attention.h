@@ -4,7 +4,8 @@
 // One item is R query rows (tokens of one sequence x the query heads of one KV head). Keys are walked in segments of
 // 256 at absolute positions. A segment yields per row its largest score m, l = sum exp(s - m) and o = sum exp(s - m) v;
 // segments are merged in index order. A row's arithmetic thus depends on its own position alone: not on the rows
-// beside it, not on how the prompt was cut. Keys behind a row's position are left out, never multiplied by zero.
+// beside it, not on how the prompt was cut. Keys behind a row's position, or before its window, are left out, never
+// multiplied by zero.
 
 // scores[r][c] = q[r] . k[c] for B blocks of 16 keys; lanes are keys, so there are no horizontal sums. (Prefetching the
 // next keys or these values here was measured: it costs 8 % of decoding, the hardware does better alone.)
@@ -37,14 +38,24 @@ void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d
   for (; b < n_blocks; b++) score_blocks<R, 1, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);
 }
 
-// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], begin even. Keys from `end` on
-// are not multiplied by zero but left out: they may be another sequence's leftovers, and NaN.
+// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], key after key; `fresh`: out is
+// not read. Other keys are not multiplied by zero but left out: they may be another sequence's leftovers, and NaN.
 template <int R, int D, bool kFloat>
-SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const float* p, int d, size_t half_bytes,
-                            int column, float* out) {
+SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, bool fresh, const float* p, int d,
+                            size_t half_bytes, int column, float* out) {
   F acc[R * D];
   SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++) acc[r * D + i] =
-      begin ? load(out + (size_t)r * d + column + i * kLanes) : zero_f();
+      fresh ? zero_f() : load(out + (size_t)r * d + column + i * kLanes);
+  if (!kFloat && begin % 2) {  // the second half of a pair
+    const uint8_t* v =
+        blocks[begin / kBlockTokens] + half_bytes + ((size_t)(begin % kBlockTokens) / 2 * d + column) * 4;
+    SF_UNROLL for (int i = 0; i < D; i++) {
+      const F odd = unzip_odd(load_bytes(v + i * 64));
+      SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
+          fma(odd, set1(p[r * kSegmentKeys + begin]), acc[r * D + i]);
+    }
+    begin++;
+  }
   const int whole = kFloat ? end : end & ~1;
   for (int key = begin; key < whole; key += kFloat ? 1 : 2) {
     const uint8_t* v = blocks[key / kBlockTokens] + half_bytes;
@@ -81,16 +92,17 @@ SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, const fl
 }
 
 template <int R, bool kFloat>
-void weigh_segment(uint8_t* const* blocks, int begin, int end, const float* p, int d, size_t half_bytes, float* out) {
+void weigh_segment(uint8_t* const* blocks, int begin, int end, bool fresh, const float* p, int d, size_t half_bytes,
+                   float* out) {
   int c = 0;
-  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, p, d, half_bytes, c, out);
-  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, p, d, half_bytes, c, out);
+  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, fresh, p, d, half_bytes, c, out);
+  for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, fresh, p, d, half_bytes, c, out);
 }
 
 constexpr int kRowsAtOnce = SF_ATTENTION_ROWS;
 
 using ScoreFunction = void (*)(uint8_t* const*, int, const uint8_t*, int, float, float*);
-using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, int, size_t, float*);
+using WeighFunction = void (*)(uint8_t* const*, int, int, bool, const float*, int, size_t, float*);
 #if SF_ATTENTION_ROWS == 6
 #define SF_EACH(name, flag) {name<1, flag>, name<2, flag>, name<3, flag>, name<4, flag>, name<5, flag>, name<6, flag>}
 #else
@@ -99,16 +111,24 @@ using WeighFunction = void (*)(uint8_t* const*, int, int, const float*, int, siz
 const ScoreFunction kScore[2][kRowsAtOnce] = {SF_EACH(score_segment, false), SF_EACH(score_segment, true)};
 const WeighFunction kWeigh[2][kRowsAtOnce] = {SF_EACH(weigh_segment, false), SF_EACH(weigh_segment, true)};
 
-// Scores of one row, n keys, to exp(s - m), in place. Returns m and l of the segment. NaN among the scores makes l NaN.
-SF_INLINE void soften(float* s, int n, float* m, float* l) {
+// Scores of one row, keys [begin, n), to exp(s - m), in place. Returns m and l of the segment. NaN among the scores
+// makes l NaN.
+SF_INLINE void soften(float* s, int begin, int n, float* m, float* l) {
   const F nothing = set1(-__builtin_inff());
-  const int whole = n / kLanes * kLanes, rest = n - whole;
+  const int cut = begin / kLanes * kLanes, whole = n / kLanes * kLanes;
+  // Lanes of the vector at `cut` that are not seen are blended away; what follows are whole vectors and a rest.
+  const int from = begin > cut ? cut + kLanes : cut, rest = whole >= from ? n - whole : 0;
   F top = nothing;
-  for (int c = 0; c < whole; c += kLanes) top = max(top, load(s + c));
+  if (from > cut) top = first(begin - cut, nothing, first(n - cut, load(s + cut), nothing));
+  for (int c = from; c < whole; c += kLanes) top = max(top, load(s + c));
   if (rest) top = max(top, first(rest, load(s + whole), nothing));
   const F shift = set1(*m = max_lanes(top));
   F sum = zero_f();
-  for (int c = 0; c < whole; c += kLanes) {
+  if (from > cut) {
+    sum = first(begin - cut, zero_f(), first(n - cut, exp_f(sub(load(s + cut), shift)), zero_f()));
+    store(s + cut, sum);
+  }
+  for (int c = from; c < whole; c += kLanes) {
     const F p = exp_f(sub(load(s + c), shift));
     sum = add(sum, p);
     store(s + c, p);
@@ -142,15 +162,23 @@ SF_INLINE float* part_m(float* part, int rows, int d) { return part + (size_t)ro
 SF_INLINE float* part_l(float* part, int rows, int d) { return part + (size_t)rows * (d + 1); }
 
 // Rows [row, row_end) over keys [begin, end) of the segment.
-SF_INLINE void weigh(const AttentionScratch& s, uint8_t* const* blocks, int row, int row_end, int begin, int end, int d,
-                     bool is_float, size_t half_bytes, float* part) {
+SF_INLINE void weigh(const AttentionScratch& s, uint8_t* const* blocks, int row, int row_end, int begin, int end,
+                     bool fresh, int d, bool is_float, size_t half_bytes, float* part) {
   for (int r = row; r < row_end; r += kRowsAtOnce) {
     const int some = row_end - r < kRowsAtOnce ? row_end - r : kRowsAtOnce;
-    kWeigh[is_float][some - 1](blocks, begin, end, s.scores + r * kSegmentKeys, d, half_bytes, part + (size_t)r * d);
+    kWeigh[is_float][some - 1](blocks, begin, end, fresh, s.scores + r * kSegmentKeys, d, half_bytes,
+                               part + (size_t)r * d);
   }
 }
 
-// One segment of an item whose queries lie in s.q. Rows that end before the segment are left undefined in `part`.
+// Keys of a segment that begins at `begin` and has `keys` of them, before the ones that a token at `position` sees.
+SF_INLINE int unseen(const AttentionArgs* a, int position, int begin, int keys) {
+  const int low = first_key(position, a->window) - begin;
+  return low < 0 ? 0 : low < keys ? low : keys;
+}
+
+// One segment of an item whose queries lie in s.q. Rows that end before the segment, or whose window begins behind it,
+// are left undefined in `part`.
 void attend_segment(const AttentionArgs* a, int n_tokens, int position, const int32_t* table, int head, int segment,
                     const AttentionScratch& s, float* part) {
   const int d = a->head_dim, group = a->n_heads / a->n_kv_heads, rows = n_tokens * group;
@@ -158,26 +186,48 @@ void attend_segment(const AttentionArgs* a, int n_tokens, int position, const in
   const size_t half_bytes = kv_half_bytes(a->kv), q_bytes = (size_t)d * (is_float ? 4 : 2);
   const int begin = segment * kSegmentKeys, left = position + n_tokens - begin;
   const int keys = left < kSegmentKeys ? left : kSegmentKeys, n_blocks = (keys + kBlockTokens - 1) / kBlockTokens;
+  const int low = unseen(a, position, begin, keys), first_block = low / kBlockTokens;
   uint8_t* blocks[kSegmentKeys / kBlockTokens];
-  for (int b = 0; b < n_blocks; b++) blocks[b] = kv_block(a->kv, a->layer, table[begin / kBlockTokens + b], head);
+  for (int b = first_block; b < n_blocks; b++)
+    blocks[b] = kv_block(a->kv, a->layer, table[begin / kBlockTokens + b], head);
   for (int r = 0; r < rows; r += kRowsAtOnce) {
     const int some = rows - r < kRowsAtOnce ? rows - r : kRowsAtOnce;
-    kScore[is_float][some - 1](blocks, n_blocks, s.q + r * q_bytes, d, a->scale, s.scores + r * kSegmentKeys);
+    kScore[is_float][some - 1](blocks + first_block, n_blocks - first_block, s.q + r * q_bytes, d, a->scale,
+                               s.scores + r * kSegmentKeys + first_block * kBlockTokens);
   }
+  if (a->softcap > 0)
+    for (int r = 0; r < rows; r++)
+      softcap(s.scores + r * kSegmentKeys + first_block * kBlockTokens, (n_blocks - first_block) * kBlockTokens,
+              a->softcap);
   const int first_visible = position + 1 - begin;  // keys of this segment that the first token sees
   for (int r = 0; r < rows; r++) {
-    const int visible = first_visible + r / group;
-    if (visible > 0)
-      soften(s.scores + r * kSegmentKeys, visible < keys ? visible : keys, part_m(part, rows, d) + r,
-             part_l(part, rows, d) + r);
+    const int visible = first_visible + r / group < keys ? first_visible + r / group : keys;
+    const int hidden = unseen(a, position + r / group, begin, keys);
+    if (visible > hidden)
+      soften(s.scores + r * kSegmentKeys, hidden, visible, part_m(part, rows, d) + r, part_l(part, rows, d) + r);
   }
-  // The keys that all rows see, then token by token those that later rows see more. A row's sum stays in key order.
+  // The keys that all rows see, before them token by token those that earlier rows see more, behind them those that
+  // later rows see more. A row's sum stays in key order.
   const bool all_equal = n_tokens == 1 || first_visible >= keys;
-  const int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
-  if (shared) weigh(s, blocks, 0, rows, 0, shared, d, is_float, half_bytes, part);
+  const int shared_begin = unseen(a, position + n_tokens - 1, begin, keys);
+  int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
+  if (shared < shared_begin) shared = shared_begin;
+  const bool ragged = low < shared_begin;
+  if (ragged) {
+    __builtin_memset(part, 0, (size_t)rows * d * 4);
+    for (int t = 0; t + 1 < n_tokens; t++) {
+      const int hidden = unseen(a, position + t, begin, keys);
+      const int visible = first_visible + t < shared_begin ? first_visible + t : shared_begin;
+      if (visible > hidden)
+        weigh(s, blocks, t * group, (t + 1) * group, hidden, visible, false, d, is_float, half_bytes, part);
+    }
+  }
+  if (shared > shared_begin) weigh(s, blocks, 0, rows, shared_begin, shared, !ragged, d, is_float, half_bytes, part);
+  const bool fresh = !ragged && shared == shared_begin;
   for (int t = 0; t < n_tokens && !all_equal; t++) {
     const int visible = first_visible + t < keys ? first_visible + t : keys;
-    if (visible > shared) weigh(s, blocks, t * group, (t + 1) * group, shared, visible, d, is_float, half_bytes, part);
+    if (visible > shared)
+      weigh(s, blocks, t * group, (t + 1) * group, shared, visible, fresh, d, is_float, half_bytes, part);
   }
 }
 
@@ -194,13 +244,14 @@ SF_INLINE void merge_row(float* m, float* l, float* total, float m_part, float l
     store(total + i, fma(load(total + i), old_weight, mul(load(part + i), new_weight)));
 }
 
-// Segment `segment` of all rows into (m, l, total); segments come in order, from 0.
-SF_INLINE void merge_segment(int segment, int position, int group, int rows, int d, float* part, float* m, float* l,
-                             float* total) {
+// Segment `segment` of all rows into (m, l, total); segments come in order, from the first that a row sees.
+SF_INLINE void merge_segment(int segment, int window, int position, int group, int rows, int d, float* part, float* m,
+                             float* l, float* total) {
   for (int r = 0; r < rows; r++) {
-    if (position + r / group < segment * kSegmentKeys) continue;  // an earlier token of the tile ends before it
+    const int token = position + r / group, begin = first_key(token, window) / kSegmentKeys;
+    if (token < segment * kSegmentKeys || segment < begin) continue;  // this token of the tile sees none of it
     const float m_part = part_m(part, rows, d)[r], l_part = part_l(part, rows, d)[r];
-    if (segment == 0) {
+    if (segment == begin) {
       m[r] = m_part, l[r] = l_part;
       __builtin_memcpy(total + (size_t)r * d, part + (size_t)r * d, (size_t)d * 4);
     } else {
@@ -231,7 +282,7 @@ void attention(const AttentionArgs* a, int token, int n_tokens, int position, co
   for (int g = segment; g < segment_end; g++) {
     float* part = parts ? parts + g * attention_part_floats(rows, d) : s.part;
     attend_segment(a, n_tokens, position, table, head, g, s, part);
-    if (!parts) merge_segment(g, position, group, rows, d, part, m, l, s.total);
+    if (!parts) merge_segment(g, a->window, position, group, rows, d, part, m, l, s.total);
   }
   if (!parts) write_result(a, token, rows, head, l, s.total);
 }
@@ -241,7 +292,7 @@ void attention_merge(const AttentionArgs* a, int token, int n_tokens, int positi
   const int d = a->head_dim, group = a->n_heads / a->n_kv_heads, rows = n_tokens * group;
   float m[kMaxTileRows], l[kMaxTileRows];
   float* total = carve(scratch, d).total;
-  for (int g = 0; g < attention_segments(position, n_tokens); g++)
-    merge_segment(g, position, group, rows, d, parts + g * attention_part_floats(rows, d), m, l, total);
+  for (int g = first_key(position, a->window) / kSegmentKeys; g < attention_segments(position, n_tokens); g++)
+    merge_segment(g, a->window, position, group, rows, d, parts + g * attention_part_floats(rows, d), m, l, total);
   write_result(a, token, rows, head, l, total);
 }

@@ -9,14 +9,18 @@ namespace sixfold {
 // Interleaved rotates pairs (2i, 2i+1), as GGUF's llama family; halves rotates (i, i + d/2).
 enum RopeStyle : int32_t { kRopeInterleaved = 0, kRopeHalves = 1 };
 
-enum Activation : int32_t { kSilu = 0 };
+enum Activation : int32_t { kSilu = 0, kGelu = 1 };  // gelu in its tanh form
 
-// What becomes of a q, k or v head after the product: rotation, rounding, cache.
+// What becomes of a q, k or v head after the product: bias, norm, rotation, rounding, cache.
 struct QkvArgs {
   KvView kv;
   int32_t layer, n_heads, n_kv_heads, head_dim;
+  const float* bias;             // [n_heads + 2 n_kv_heads][head_dim], or null
+  const float *q_norm, *k_norm;  // [head_dim] RMSNorm of each head, or null
+  float eps;                     // of these norms
   RopeStyle rope_style;
-  // [positions][head_dim]. Interleaved: (cos, sin) per pair; halves: all cosines, then all sines.
+  int32_t rope_dims;  // a head's first dimensions, which are rotated
+  // [positions][rope_dims]. Interleaved: (cos, sin) per pair; halves: all cosines, then all sines.
   const float* rope;
   const int32_t* positions;     // [tokens]
   const int32_t* write_blocks;  // [tokens] block that holds the token's position
@@ -27,9 +31,11 @@ struct QkvArgs {
 struct AttentionArgs {
   KvView kv;
   int32_t layer, n_heads, n_kv_heads, head_dim;
-  float scale;    // multiplies the scores
-  const void* q;  // as written by qkv_rows
-  float* out;     // [tokens][n_heads][head_dim]
+  float scale;     // multiplies the scores
+  float softcap;   // scores become softcap * tanh(score / softcap); 0: none
+  int32_t window;  // keys at this distance or farther are not seen; 0: all are
+  const void* q;   // as written by qkv_rows
+  float* out;      // [tokens][n_heads][head_dim]
 };
 
 constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of one attention item
@@ -37,6 +43,11 @@ constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of o
 // Segments that the last of `n_tokens` tokens from `position` on sees.
 static inline int attention_segments(int position, int n_tokens) {
   return (position + n_tokens + kSegmentKeys - 1) / kSegmentKeys;
+}
+
+// The first key that a token at `position` sees.
+static inline int first_key(int position, int window) {
+  return window && position >= window ? position - window + 1 : 0;
 }
 
 // Floats of one segment's result: o [rows][head_dim], m [rows], l [rows], up to a whole cache line.
@@ -57,7 +68,8 @@ struct KernelTable {
   void (*matmul)(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles,
                  float* out, int ldo);
 
-  // RMSNorm of up to 8 rows into one activation group. rows: gather indices, or null for 0..n_rows-1.
+  // RMSNorm of up to 8 rows into one activation group. rows: gather indices, or null for 0..n_rows-1. weight null: no
+  // norm, the rows as they are.
   void (*norm_group)(const float* x, int ldx, const int32_t* rows, int n_rows, int k, const float* weight, float eps,
                      ActKind kind, uint8_t* group);
 
@@ -67,9 +79,12 @@ struct KernelTable {
   // y[n_rows][ldy] = product of one head's columns for tokens [row_begin, row_begin + n_rows).
   void (*qkv_rows)(const QkvArgs* args, int head, int row_begin, int n_rows, float* y, int ldy);
 
+  // Rows y[n_rows][ldy] of n values, in place: bias added, then RMSNorm; either may be null. n a multiple of 32.
+  void (*norm_rows)(float* y, int ldy, int n_rows, int n, const float* bias, const float* weight, float eps);
+
   // Tokens [token, token + n_tokens) at positions from `position`, KV head `head`, segments [segment, segment_end).
-  // parts null: these are all segments; the result is written. Otherwise each segment's result is left in
-  // parts[segment], for attention_merge.
+  // parts null: these are all segments with keys that the first token sees; the result is written. Otherwise each
+  // segment's result is left in parts[segment], for attention_merge.
   void (*attention)(const AttentionArgs* args, int token, int n_tokens, int position, const int32_t* table, int head,
                     int segment, int segment_end, float* parts, uint8_t* scratch);
   void (*attention_merge)(const AttentionArgs* args, int token, int n_tokens, int position, int head, float* parts,
@@ -79,8 +94,18 @@ struct KernelTable {
   void (*gate_up_rows)(const float* y, int ldy, int n_rows, int n_out, Activation act, ActKind kind, uint8_t* out,
                        int k, int row_begin, int column);
 
-  // x[r][c] += y[r][c]
-  void (*add_rows)(const float* y, int ldy, int n_rows, int n_columns, float* x, int ldx);
+  // x[r][c] += y[r][c] + bias[c]; bias may be null.
+  void (*add_rows)(const float* y, int ldy, int n_rows, int n_columns, const float* bias, float* x, int ldx);
+
+  // x[i] += scale * y[i]; n a multiple of 16.
+  void (*add_scaled)(const float* y, float scale, int n, float* x);
+
+  // y[i] = cap * tanh(y[i] / cap); n a multiple of 16.
+  void (*softcap)(float* y, int n, float cap);
+
+  // The n_used largest of softmax(scores[n]), largest first, ties to the lowest index; `renormalize` makes the chosen
+  // weights sum to one. A NaN among the scores makes every weight NaN. `scores` is overwritten, n padded to 16.
+  void (*choose_experts)(float* scores, int n, int n_used, int renormalize, int32_t* ids, float* weights);
 
   // Continues a running argmax of one row over columns [column, column + n); ties keep the lowest id.
   // Returns 1 when a value is NaN.

@@ -16,7 +16,8 @@ uint16_t load_u16(const uint8_t* p) {
 }
 
 struct PackJob {
-  const std::vector<PackSource>* sources;
+  const PackSource* sources;
+  int n_sources;
   bool interleave;
   WeightKind kind;
   int32_t n_tiles, k;
@@ -25,16 +26,15 @@ struct PackJob {
 
 // The 16 rows of a tile; null where the matrix is padded.
 void tile_rows(const PackJob& job, int tile, const uint8_t* rows[kLanes], int* type) {
-  const auto& sources = *job.sources;
-  size_t source = 0;
+  int source = 0;
   int64_t first = static_cast<int64_t>(tile) * kLanes;
   if (job.interleave) {
-    source = tile % sources.size();
-    first = static_cast<int64_t>(tile / sources.size()) * kLanes;
+    source = tile % job.n_sources;
+    first = static_cast<int64_t>(tile / job.n_sources) * kLanes;
   } else {
-    while (first >= sources[source].n_rows && source + 1 < sources.size()) first -= sources[source++].n_rows;
+    while (first >= job.sources[source].n_rows && source + 1 < job.n_sources) first -= job.sources[source++].n_rows;
   }
-  const PackSource& s = sources[source];
+  const PackSource& s = job.sources[source];
   const size_t stride = row_bytes(s.ggml_type, s.k);
   *type = s.ggml_type;
   for (int c = 0; c < kLanes; c++) rows[c] = first + c < s.n_rows ? s.data + (first + c) * stride : nullptr;
@@ -203,11 +203,33 @@ void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, f
   }
 }
 
+MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, WeightKind kind, ThreadPool& pool,
+                     Arena& arena, size_t* bytes) {
+  int64_t n = 0;
+  for (int i = 0; i < n_sources; i++) n += sources[i].n_rows;
+  PackJob job{sources,
+              n_sources,
+              interleave,
+              kind,
+              static_cast<int32_t>((n + kLanes - 1) / kLanes),
+              static_cast<int32_t>(sources[0].k),
+              nullptr,
+              nullptr};
+  const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
+  if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
+  const size_t tiles = static_cast<size_t>(job.n_tiles) * (job.k / kQuantBlock);
+  const size_t scale_bytes = kind == kWeightQ8_0 ? tiles * kScaleBytesQ8_0 : 0;
+  job.tiles = arena.allocate(tiles * tile_bytes(kind));
+  if (scale_bytes) job.scales = arena.allocate(scale_bytes);
+  pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
+  *bytes += tiles * tile_bytes(kind) + scale_bytes;
+  return MatrixView{kind, job.n_tiles * kLanes, static_cast<int32_t>(n), job.k, job.tiles, job.scales};
+}
+
 std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources, bool interleave,
                                           bool float_activations, ThreadPool& pool, std::shared_ptr<Arena> arena) {
   if (sources.empty()) throw std::invalid_argument("a matrix needs at least one tensor");
-  int64_t n = 0;
-  bool same = true;
+  bool same = true, plain = float_activations;
   for (size_t i = 0; i < sources.size(); i++) {
     const PackSource& s = sources[i];
     check(s);
@@ -217,31 +239,47 @@ std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources
     if (i + 1 < sources.size() && s.n_rows % kLanes != 0)
       throw std::invalid_argument("a tensor that another follows needs a multiple of 16 rows");
     same = same && s.ggml_type == sources[0].ggml_type;
-    n += s.n_rows;
+    plain = plain || act_kind(kind_of(s.ggml_type)) == kActFloat;
   }
-  WeightKind kind = same ? kind_of(sources[0].ggml_type) : kWeightF32;
-  if (float_activations && act_kind(kind) == kActInt8) kind = kWeightF32;
-
-  PackJob job{
-      &sources, interleave, kind, static_cast<int32_t>((n + kLanes - 1) / kLanes), static_cast<int32_t>(sources[0].k),
-      nullptr,  nullptr};
-  const size_t tiles = static_cast<size_t>(job.n_tiles) * (job.k / kQuantBlock);
-  const size_t scale_bytes = kind == kWeightQ8_0 ? tiles * kScaleBytesQ8_0 : 0;
-  const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
-  if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
-  job.tiles = arena->allocate(tiles * tile_bytes(kind));
-  if (scale_bytes) job.scales = arena->allocate(scale_bytes);
-  pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
+  plain = plain || (interleave && !same);
+  const auto kind = [&](const PackSource& s) {
+    const WeightKind own = kind_of(s.ggml_type);
+    return (plain && act_kind(own) == kActInt8) || (interleave && !same) ? kWeightF32 : own;
+  };
 
   auto matrix = std::make_shared<PackedMatrix>();
-  matrix->view = MatrixView{kind, job.n_tiles * kLanes, static_cast<int32_t>(n), job.k, job.tiles, job.scales};
+  matrix->act = plain ? kActFloat : kActInt8;
+  matrix->k = static_cast<int32_t>(sources[0].k);
+  const int n_sources = static_cast<int>(sources.size());
+  for (int i = 0; i < n_sources;) {
+    int end = i + 1;
+    while (end < n_sources && kind(sources[end]) == kind(sources[i])) end++;
+    matrix->parts.push_back(
+        pack_part(&sources[i], end - i, interleave, kind(sources[i]), pool, *arena, &matrix->bytes));
+    matrix->n += matrix->parts.back().n;
+    matrix->n_true += matrix->parts.back().n_true;
+    i = end;
+  }
   matrix->arena = std::move(arena);
-  matrix->bytes = tiles * tile_bytes(kind) + scale_bytes;
   return matrix;
 }
 
-void unpack_matrix(const PackedMatrix& matrix, float* out) {
-  const MatrixView& v = matrix.view;
+void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* act, int row_begin, int n_rows,
+            int tile_begin, int n_tiles, float* out, int ldo) {
+  for (const MatrixView& part : w.parts) {
+    const int tiles = part.n / kLanes, some = tiles - tile_begin < n_tiles ? tiles - tile_begin : n_tiles;
+    if (some > 0) {
+      kernels.matmul(&part, act, row_begin, n_rows, tile_begin, some, out, ldo);
+      out += some * kLanes, n_tiles -= some, tile_begin += some;
+      if (!n_tiles) return;
+    }
+    tile_begin -= tiles;
+  }
+}
+
+namespace {
+
+void unpack_part(const MatrixView& v, float* out) {
   const int blocks = v.k / kQuantBlock;
   for (int n = 0; n < v.n_true; n++)
     for (int k = 0; k < v.k; k++) {
@@ -263,6 +301,15 @@ void unpack_matrix(const PackedMatrix& matrix, float* out) {
       }
       out[static_cast<size_t>(n) * v.k + k] = x;
     }
+}
+
+}  // namespace
+
+void unpack_matrix(const PackedMatrix& matrix, float* out) {
+  for (const MatrixView& part : matrix.parts) {
+    unpack_part(part, out);
+    out += static_cast<size_t>(part.n_true) * part.k;
+  }
 }
 
 Embedding make_embedding(const PackSource& source) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel_table.h"
 #include "layout.h"
 #include "memory.h"
 #include "thread_pool.h"
@@ -23,13 +24,20 @@ struct PackSource {
 };
 
 struct PackedMatrix {
-  MatrixView view;
-  std::shared_ptr<Arena> arena;  // keeps the bytes alive
+  std::vector<MatrixView> parts;  // one below the other: neighbours differ in type
+  ActKind act;                    // what all parts read
+  int32_t n, n_true, k;           // of the whole; n padded to a multiple of 16
+  std::shared_ptr<Arena> arena;   // keeps the bytes alive
   size_t bytes;
 };
 
-// Sources one below the other, or alternating by tiles of 16 rows (`interleave`). With `float_activations`, or when the
-// types differ, quantized weights are stored as float32. Throws std::invalid_argument.
+// As the kernel of the same name, over all parts.
+void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* act, int row_begin, int n_rows,
+            int tile_begin, int n_tiles, float* out, int ldo);
+
+// Sources one below the other, or alternating by tiles of 16 rows (`interleave`). Quantized weights are stored as
+// float32 with `float_activations`, or beside float weights, or when interleaved types differ. Throws
+// std::invalid_argument.
 std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources, bool interleave,
                                           bool float_activations, ThreadPool& pool, std::shared_ptr<Arena> arena);
 

@@ -35,22 +35,66 @@ struct Step {
   int n_logit_rows;             // rows of `logits`
 };
 
+// An optional vector of weights: data null when there is none.
+struct Vector {
+  const float* data = nullptr;
+  int64_t size = 0;
+};
+
+// Cosines and sines of the rotary positions, in the order that the kernels read.
+struct RopeTable {
+  RopeStyle style;
+  int dims;  // rotated dimensions of a head
+  int64_t n_positions;
+  std::unique_ptr<float[]> rows;  // as QkvArgs::rope
+};
+
+// cos, sin: [n_positions][dims / 2]. Throws std::invalid_argument.
+std::shared_ptr<RopeTable> make_rope_table(const float* cos, const float* sin, int64_t n_positions, int dims,
+                                           RopeStyle style);
+
+// A layer's q, k and v. Vectors: `norm` of the input, `bias` of the product; `q_norm` and `k_norm` of each head when
+// they have its size, of the whole projection otherwise.
+struct QkvOp {
+  int layer;
+  Vector norm;
+  std::shared_ptr<PackedMatrix> w;
+  int n_heads, n_kv_heads, head_dim;
+  std::shared_ptr<RopeTable> rope;
+  float eps;
+  Vector bias, q_norm, k_norm;
+};
+
+struct Expert {
+  std::shared_ptr<PackedMatrix> gate_up, down;
+};
+
+// A feed-forward layer of which each token uses a few parts.
+struct ExpertsOp {
+  Vector norm;
+  std::shared_ptr<PackedMatrix> router;
+  std::vector<Expert> experts;
+  int n_used;
+  bool renormalize;
+  Activation act;
+  float eps;
+};
+
 class Program {
  public:
   Program(std::shared_ptr<ThreadPool> pool, const KernelTable* kernels, std::shared_ptr<KVCache> kv, int max_tokens,
           int hidden);
 
   // Recording. Each throws std::invalid_argument when shapes do not fit; `finalize` ends it.
-  void embed(std::shared_ptr<Embedding> table);
-  void norm_qkv_rope_write(int layer, const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w,
-                           int n_heads, int n_kv_heads, int head_dim, const float* cos, const float* sin,
-                           int64_t n_positions, RopeStyle style, float eps);
-  void attention(int layer, float scale);
-  void proj_residual(std::shared_ptr<PackedMatrix> w);
-  void norm_gateup_act(const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w, Activation act,
-                       float eps);
-  void down_residual(std::shared_ptr<PackedMatrix> w);
-  void final_norm_head(const float* norm, int64_t norm_size, std::shared_ptr<PackedMatrix> w, float eps);
+  void embed(std::shared_ptr<Embedding> table, float scale);
+  void norm_qkv_rope_write(const QkvOp& qkv);
+  void attention(int layer, float scale, int window, float softcap);
+  // Of these two: `post_norm` is applied to the product before it is added.
+  void proj_residual(std::shared_ptr<PackedMatrix> w, Vector bias, Vector post_norm, float eps);
+  void down_residual(std::shared_ptr<PackedMatrix> w, Vector post_norm, float eps);
+  void norm_gateup_act(Vector norm, std::shared_ptr<PackedMatrix> w, Activation act, float eps);
+  void norm_experts_residual(const ExpertsOp& experts);
+  void final_norm_head(Vector norm, std::shared_ptr<PackedMatrix> w, float eps, float softcap);
   void finalize();
 
   // Throws std::invalid_argument before anything is computed when an index is out of range.
@@ -65,7 +109,7 @@ class Program {
  private:
   friend struct Chunks;
 
-  enum class Kind { kEmbed, kQkv, kAttention, kProj, kGateUp, kDown, kHead };
+  enum class Kind { kEmbed, kQkv, kAttention, kProj, kGateUp, kDown, kExperts, kHead };
 
   struct Op {
     Kind kind;
@@ -73,14 +117,22 @@ class Program {
     int layer = 0;
     std::shared_ptr<PackedMatrix> w;
     std::shared_ptr<Embedding> table;
-    std::shared_ptr<float> norm;
+    std::shared_ptr<float> norm, bias, post_norm;
     float eps = 0;
+    float scale = 1;    // of the embedding
+    float softcap = 0;  // of the logits
     Activation act = kSilu;
     QkvArgs qkv{};
-    std::shared_ptr<float> rope;
-    size_t rope_size = 0;  // floats
+    std::shared_ptr<float> q_norm, k_norm;
+    bool whole_norm = false;  // q_norm and k_norm are of the whole projection
+    std::shared_ptr<RopeTable> rope;
     AttentionArgs attention{};
-    uint8_t* in = nullptr;  // activation groups that the product reads, where another operation made them
+    std::vector<Expert> experts;  // `w` is the router; in_kind and the chunks are those of gate and up
+    int n_used = 0;
+    bool renormalize = false;
+    int down_tiles_per_chunk = 1, n_down_chunks = 0;
+    ActKind gated_kind = kActInt8;  // between gate/up and down of the experts
+    uint8_t* in = nullptr;          // activation groups that the product reads, where another operation made them
     ActKind in_kind = kActInt8;
     uint8_t* out = nullptr;
     ActKind out_kind = kActInt8;
@@ -94,6 +146,12 @@ class Program {
     const int32_t* table;
   };
 
+  // Up to kChunkRows tokens that use the same expert. A pair is one token with one of its experts.
+  struct Unit {
+    int expert, pair, n_pairs;
+    int group;  // of its first activation group
+  };
+
   struct alignas(64) Worker {
     uint8_t* input = nullptr;  // one activation group: norm or attention output, for steps of one group
     float* y = nullptr;        // output of a product chunk
@@ -105,10 +163,15 @@ class Program {
   };
 
   Op& add(Kind kind);
-  void copy_norm(Op& op, const float* norm, int64_t size);
-  void share_rope(Op& op, const float* cos, const float* sin, int64_t n_positions);
   void check_input(const PackedMatrix& w, int k) const;
+  int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks) const;
   void split(Op& op, int unit);
+  void add_residual(Kind kind, std::shared_ptr<PackedMatrix> w, Vector bias, Vector post_norm, float eps);
+  void allocate_experts();
+  void sort_pairs(const Op& op);
+  int splits_of(const Op& op) const;
+  int units_at_most(const Op& op, int tokens) const;
+  int groups_at_most(const Op& op, int tokens) const;
   void check_step(const Step& step) const;
   void prepare(const Step& step);
   void cut_tiles();
@@ -130,6 +193,19 @@ class Program {
   float* parts_ = nullptr;         // results of attention segments, when items are split
   size_t parts_per_item_ = 0;      // floats
   std::unique_ptr<std::atomic<int>[]> parts_done_;  // per item; back at 0 when the item is merged
+  float* wide_ = nullptr;                           // [max_tokens][q, k and v], where a norm needs all of it
+  float* branch_ = nullptr;                         // [max_tokens][hidden], where a norm stands before the residual
+  // Experts. Pairs are numbered by expert, then token.
+  int32_t* chosen_ = nullptr;      // [max_tokens][n_used] experts
+  float* shares_ = nullptr;        // [max_tokens][n_used]
+  int32_t* pair_of_ = nullptr;     // [max_tokens][n_used] -> pair
+  int32_t* pair_token_ = nullptr;  // pair -> token
+  uint8_t* expert_input_ = nullptr;
+  uint8_t* expert_gated_ = nullptr;
+  float* expert_out_ = nullptr;  // [pairs][hidden]
+  std::vector<Unit> units_;
+  std::vector<int> group_unit_, expert_count_;
+  std::atomic<int> routed_{0};  // chunks of the router that are done
   void* q_ = nullptr;
   int32_t* write_blocks_ = nullptr;
   int32_t* logit_row_ = nullptr;  // logit index -> row of `logits`, or -1

@@ -106,17 +106,18 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
-        from sixfold.executor.native.llama import LlamaShape
-        from sixfold.model_file import GGUFFile, open_model
+        from sixfold.executor.native.models import bytes_per_block, check_supported
+        from sixfold.model_file import open_model
 
-        shape = LlamaShape.of(GGUFFile.open(path))
-        context = shape.context
+        file = open_model(path)
+        check_supported(file.config)
+        context = file.config.context
         blocks = _fitting_blocks(
             config,
             name,
             min(context, DEFAULT_MODEL_LEN_MAX),
-            open_model(path).bytes_weights,
-            shape.bytes_per_block(config.cache.kv_cache_dtype),
+            file.bytes_weights,
+            bytes_per_block(file.config, config.cache.kv_cache_dtype),
         )
     max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
     if max_model_len > context:

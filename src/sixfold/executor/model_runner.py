@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from sixfold.config import Config
 from sixfold.errors import ConfigError
-from sixfold.executor.native import kernels, llama
+from sixfold.executor.native import kernels, models
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, SlotAdmit, TokenLogprobs, WorkerFacts
-from sixfold.model_file import GGUFFile
+from sixfold.model_file import open_model
 from sixfold.sampler import Sampler
 
 __all__ = ["NativeBackend"]
@@ -33,15 +33,15 @@ Indices = npt.NDArray[np.intp]
 class NativeBackend:
     """Weights, KV memory, compute threads and the sampler of one worker."""
 
-    def __init__(self, model: llama.LlamaModel, config: Config) -> None:
+    def __init__(self, model: models.Model, config: Config) -> None:
         max_slots = config.scheduler.max_num_seqs
         self._model = model
         self._pool = model.pool
         self._kv = model.kv_cache(config.cache.num_kv_blocks, config.cache.kv_cache_dtype)
         self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
-        self._sampler = Sampler(max_slots, model.shape.vocab)
+        self._sampler = Sampler(max_slots, model.vocab)
         self._prompt_logprobs: dict[int, int] = {}
-        self._logits = np.empty((max_slots, model.shape.vocab), np.float32)
+        self._logits = np.empty((max_slots, model.vocab), np.float32)
         self.facts = WorkerFacts(
             os.getpid(),
             config.cache.num_kv_blocks,
@@ -60,9 +60,9 @@ class NativeBackend:
             ModelFileError: the file cannot be used.
             ConfigError: the KV cache does not fit into memory.
         """
-        file = GGUFFile.open(config.model.model)
+        file = open_model(config.model.model)
         pool = kernels.ThreadPool(config.executor.threads)
-        model = llama.load(
+        model = models.load(
             file, pool, activations=config.executor.activations, max_positions=config.model.max_model_len
         )
         try:

@@ -94,6 +94,11 @@ def test_weights_that_are_no_numbers_fail_the_request_and_nothing_else(name: str
         llm.core.check()
 
 
+def test_a_norm_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"'output_norm.weight' holds a value that is not finite"):
+        load(save(tmp_path / "nan.gguf", nan_in="output_norm.weight"))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -3,5 +3,5 @@
 Runs in: worker process (in-process for `LLM`).
 Owns: packed weights, KV memory, scratch, the compute threads.
 May import: model_file, config, errors.
-Start reading at: kernels.py (the operations), llama.py (a model described with them), reference.py (NumPy truth).
+Start reading at: kernels.py (the operations), models/ (families described with them), reference.py (NumPy truth).
 """

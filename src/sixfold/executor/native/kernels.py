@@ -5,13 +5,16 @@ type or memory order, `ValueError` for a wrong shape or index) and releases the 
 
 A program is a flat list of fused operations over a residual stream x [tokens, hidden]:
 
-    embed                 x = table[token_ids]
-    norm_qkv_rope_write   q, k, v = W rms_norm(x); rotate q and k; write k and v to the KV blocks
-    attention             a = softmax(q k^T * scale) v, over the row's block table, causal
-    proj_residual         x += W a
-    norm_gateup_act       h = act(gate) * up,  gate, up = W rms_norm(x)
-    down_residual         x += W h
-    final_norm_head       logits = W rms_norm(x[logit_tokens])
+    embed                  x = table[token_ids] * scale
+    norm_qkv_rope_write    q, k, v = W norm(x) + bias; norm of q and k; rotate q and k; write k and v to the KV blocks
+    attention              a = softmax(cap(q k^T * scale)) v, over the row's block table, causal, within the window
+    proj_residual          x += post_norm(W a + bias)
+    norm_gateup_act        h = act(gate) * up,  gate, up = W norm(x)
+    down_residual          x += post_norm(W h)
+    norm_experts_residual  x += sum of share_e W_e h_e over a token's experts
+    final_norm_head        logits = cap(W norm(x[logit_tokens]))
+
+Every norm is an RMSNorm. Norms (but the last), biases, windows and caps are optional: None or 0 leaves them out.
 
 `Program.run(token_ids, positions, row_of_token, slot_of_row, block_tables, logit_tokens, greedy, out_ids, out_nan,
 logits=None)` replays it for one step:
@@ -40,39 +43,28 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold import _native
-from sixfold._native import Embedding, KVCache, PackedMatrix, Program, ThreadPool
+from sixfold._native import Embedding, KVCache, PackedMatrix, Program, RopeTable, ThreadPool
 from sixfold.config import BLOCK_SIZE
+from sixfold.model_file import Matrix
 
 __all__ = [
     "BLOCK_SIZE",
     "Embedding",
     "KVCache",
     "Limits",
+    "Matrix",
     "PackedMatrix",
     "Program",
-    "Tensor",
+    "RopeTable",
     "ThreadPool",
     "available_isas",
     "measure_limits",
     "pack_embedding",
     "pack_matrix",
-    "rope_tables",
+    "rope_table",
 ]
 
 Float32 = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Raw bytes of a matrix as they lie in a GGUF file."""
-
-    ggml_type: int
-    """GGUF's number: 0 F32, 1 F16, 3 Q4_1, 8 Q8_0."""
-    data: npt.NDArray[np.uint8]
-    """[bytes]"""
-    n_rows: int
-    k: int
-    """Values of a row: a multiple of 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +81,15 @@ def available_isas() -> list[str]:
 
 
 def pack_matrix(
-    pool: ThreadPool, tensors: Sequence[Tensor], *, interleave: bool = False, activations: str = "int8"
+    pool: ThreadPool, tensors: Sequence[Matrix], *, interleave: bool = False, activations: str = "int8"
 ) -> PackedMatrix:
     """Pack tensors into one matrix y = W x, with the pool's threads.
 
     Args:
         tensors: stacked one below the other; or, with `interleave`, alternating by 16 rows (gate and up).
         activations: `int8` multiplies quantized weights with activations quantized per 32 values;
-            `float32` stores quantized weights as float32. F16 and F32 weights always see float32 activations.
+            `float32` stores quantized weights as float32. Float weights always see float32 activations, and so do
+            quantized ones beside them.
 
     Raises:
         ValueError: a type without a kernel, shapes that do not fit, a wrong number of bytes.
@@ -105,7 +98,7 @@ def pack_matrix(
     return _native.pack_matrix(pool, sources, interleave, activations == "float32")
 
 
-def pack_embedding(tensor: Tensor) -> Embedding:
+def pack_embedding(tensor: Matrix) -> Embedding:
     """The rows of an embedding table, read in place: the array stays referenced.
 
     Raises:
@@ -114,18 +107,19 @@ def pack_embedding(tensor: Tensor) -> Embedding:
     return Embedding(tensor.ggml_type, tensor.data, tensor.n_rows, tensor.k)
 
 
-def rope_tables(
-    n_positions: int, head_dim: int, base: float, factors: npt.NDArray[np.floating] | None = None
-) -> tuple[Float32, Float32]:
-    """cos and sin [n_positions, head_dim / 2] of position * base^(-2i / head_dim) / factors[i]; computed in float64.
+def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: str, *, factor: float = 1.0) -> RopeTable:
+    """Cosines and sines of position * frequency, computed in float64.
+
+    Args:
+        frequencies: [rotated dimensions / 2] angle per position of each pair.
+        style: `interleaved` rotates pairs (2i, 2i + 1), `half` pairs (i, i + rotated dimensions / 2).
+        factor: multiplies them all.
 
     Source: RoFormer (arXiv 2104.09864), section 3.4.2.
     """
-    frequency = base ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if factors is not None:
-        frequency = frequency / np.asarray(factors, np.float64)
-    angle = np.arange(n_positions, dtype=np.float64)[:, None] * frequency
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    angle = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies
+    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+    return RopeTable(cos.astype(np.float32), sin.astype(np.float32), style)
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sixfold.executor.native.kernels import Tensor
+from sixfold.executor.native.kernels import Matrix
 
 __all__ = [
     "ReferenceMatrix",
@@ -36,7 +36,7 @@ BLOCK = 32
 """Values that share a scale."""
 
 
-def dequantize(tensor: Tensor) -> Float32:
+def dequantize(tensor: Matrix) -> Float32:
     """[n_rows, k] of a tensor's bytes. Source of the block layouts: the GGUF specification, ggml's block types."""
     shape = (tensor.n_rows, tensor.k)
     if tensor.ggml_type == F32:
@@ -55,7 +55,7 @@ def dequantize(tensor: Tensor) -> Float32:
     raise ValueError(f"tensor type {tensor.ggml_type} has no kernel")
 
 
-def quantize_weights(ggml_type: int, w: Float32) -> Tensor:
+def quantize_weights(ggml_type: int, w: Float32) -> Matrix:
     """The nearest tensor of a type to w [n_rows, k]: for tests that make their own models."""
     n_rows, k = w.shape
     if ggml_type == F32:
@@ -78,7 +78,7 @@ def quantize_weights(ggml_type: int, w: Float32) -> Tensor:
         else:
             raise ValueError(f"tensor type {ggml_type} has no kernel")
         raw = packed.tobytes()
-    return Tensor(ggml_type, np.frombuffer(raw, np.uint8), n_rows, k)
+    return Matrix(ggml_type, np.frombuffer(raw, np.uint8), n_rows, k)
 
 
 def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
@@ -131,12 +131,18 @@ def rotate(x: Float64, cos: Float32, sin: Float32, style: str) -> Float64:
     return out
 
 
-def attention(q: Float64, k: Float64, v: Float64, scale: float) -> Float64:
-    """One token's q [n_heads, d] over k and v [keys, n_kv_heads, d]; query head h reads KV head h // group."""
+def attention(q: Float64, k: Float64, v: Float64, scale: float, *, window: int = 0, softcap: float = 0.0) -> Float64:
+    """One token's q [n_heads, d] over k and v [keys, n_kv_heads, d]; query head h reads KV head h // group.
+
+    The token is the last key's. With a window it sees the last `window` keys.
+    """
+    k, v = k[-window:], v[-window:]
     group = q.shape[0] // k.shape[1]
     out = np.empty_like(q)
     for h in range(q.shape[0]):
         scores = k[:, h // group] @ q[h] * scale
+        if softcap:
+            scores = np.tanh(scores / softcap) * softcap
         p = np.exp(scores - scores.max())
         out[h] = p @ v[:, h // group] / p.sum()
     return out
@@ -150,11 +156,11 @@ class ReferenceMatrix:
     int8: bool
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor], *, interleave: bool = False, activations: str = "int8") -> ReferenceMatrix:
+    def of(cls, tensors: Sequence[Matrix], *, interleave: bool = False, activations: str = "int8") -> ReferenceMatrix:
         """As `kernels.pack_matrix`."""
         parts = [dequantize(t) for t in tensors]
         types = {t.ggml_type for t in tensors}
-        int8 = activations == "int8" and len(types) == 1 and types <= {Q4_1, Q8_0}
+        int8 = activations == "int8" and not types & {F32, F16} and not (interleave and len(types) > 1)
         if not interleave:
             return cls(np.concatenate(parts), int8)
         k = tensors[0].k
@@ -177,7 +183,7 @@ class ReferenceProgram:
     a: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     h: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
-    def embed(self, table: Tensor, token_ids: Sequence[int]) -> None:
+    def embed(self, table: Matrix, token_ids: Sequence[int]) -> None:
         self.x = dequantize(table)[np.asarray(token_ids)]
 
     def norm_qkv_rope_write(

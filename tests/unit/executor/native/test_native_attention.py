@@ -29,15 +29,15 @@ class AttentionOnly:
             row[rng.choice(self.hidden, 4, replace=False)] = rng.integers(-12, 13, 4) / 4
         self.scale = 3 * d**-0.5
 
+    window, softcap = 0, 0.0
+
     def program(self, pool: ThreadPool, kv: KVCache, max_tokens: int) -> Program:
         p = Program(pool, kv, max_tokens, self.hidden)
         p.embed(kernels.pack_embedding(quantize_weights(F32, self.table)))
-        ones, zeros = np.ones((1024, self.d // 2), np.float32), np.zeros((1024, self.d // 2), np.float32)
+        rope = kernels.rope_table(1024, np.zeros(self.d // 2), "half")
         w = kernels.pack_matrix(pool, [quantize_weights(F32, self.w)])
-        p.norm_qkv_rope_write(
-            0, np.ones(self.hidden, np.float32), w, self.heads, self.kv_heads, self.d, ones, zeros, "halves", 0.0
-        )
-        p.attention(0, self.scale)
+        p.norm_qkv_rope_write(0, np.ones(self.hidden, np.float32), w, self.heads, self.kv_heads, self.d, rope, 0.0)
+        p.attention(0, self.scale, window=self.window, softcap=self.softcap)
         p.proj_residual(kernels.pack_matrix(pool, [quantize_weights(F32, np.eye(self.hidden, dtype=np.float32))]))
         p.finalize()
         return p
@@ -102,6 +102,59 @@ def test_prefill_and_decode_give_the_same_bits(pool: ThreadPool) -> None:
         )
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("window", "heads", "kv_heads"), [(1, 2, 1), (2, 3, 1), (3, 4, 2), (33, 3, 1), (256, 2, 1), (300, 3, 1)]
+)
+def test_windows(isa: str, window: int, heads: int, kv_heads: int, dtype: str) -> None:
+    case = AttentionOnly(heads, kv_heads, 64)
+    case.window = window
+    ids = np.random.default_rng(1).integers(0, VOCAB, 790).astype(np.int32)
+    results = []
+    for threads, step in ((1, 1), (3, 1), (2, 7), (3, 265)):
+        program = case.program(ThreadPool(threads, isa), KVCache(1, kv_heads, 64, 50, dtype == "float32"), 300)
+        table = np.arange(50, dtype=np.int32)
+        results.append(
+            np.concatenate([forward(program, ids[a : a + step], a, table) for a in range(0, len(ids), step)])
+        )
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    q, k, v = case.qkv(ids)
+    got = results[0].astype(np.float64) - case.table[ids]
+    for t in [*range(0, 40), *range(250, 300), *range(500, 560), 789]:
+        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, window=window).ravel()
+        assert np.linalg.norm(got[t] - want) / max(np.linalg.norm(want), 1e-3) < 1e-5, t
+
+
+def test_what_lies_before_a_window_reaches_nobody(pool: ThreadPool) -> None:
+    case = AttentionOnly(3, 1, 64)
+    case.window = 21
+    ids = np.random.default_rng(1).integers(0, VOCAB, 330).astype(np.int32)
+    table = np.arange(50, dtype=np.int32)
+    results = []
+    for spoil in (False, True):
+        kv = KVCache(1, 1, 64, 50, False)
+        program = case.program(pool, kv, 300)
+        forward(program, ids[:300], 0, table)
+        for block in range(17 if spoil else 0):  # tokens from 272 on stay: the last that token 300 does not see is 279
+            kv.fill_block(block, 0xFF)
+        results.append(np.concatenate([forward(program, ids[a:b], a, table) for a, b in ((300, 301), (301, 330))]))
+    np.testing.assert_array_equal(*results)
+    assert np.isfinite(results[0]).all()
+
+
+def test_capped_scores(pool: ThreadPool) -> None:
+    case = AttentionOnly(3, 1, 64)
+    case.softcap = 2.5
+    ids = np.random.default_rng(1).integers(0, VOCAB, 290).astype(np.int32)
+    program = case.program(pool, KVCache(1, 1, 64, 50, True), 300)
+    got = forward(program, ids, 0, np.arange(50, dtype=np.int32)).astype(np.float64) - case.table[ids]
+    q, k, v = case.qkv(ids)
+    for t in (0, 1, 17, 254, 289):
+        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, softcap=2.5).ravel()
+        assert np.linalg.norm(got[t] - want) / max(np.linalg.norm(want), 1e-3) < 1e-5
 
 
 def test_extreme_scores_stay_finite(pool: ThreadPool) -> None:

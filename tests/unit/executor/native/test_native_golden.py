@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 from tests.unit.executor.native.tiny_llama import Row, run
 
-from sixfold.executor.native import llama
+from sixfold.executor.native import models
 from sixfold.executor.native.kernels import ThreadPool
-from sixfold.model_file.gguf import GGUFFile
+from sixfold.model_file import open_model
 
 pytestmark = pytest.mark.model
 CHUNK = 128
@@ -20,7 +20,7 @@ CHUNK = 128
 
 class Model:
     def __init__(self, path: Path, isa: str, activations: str, dtype: str) -> None:
-        self.loaded = llama.load(GGUFFile.open(path), ThreadPool(2, isa), activations=activations)
+        self.loaded = models.load(open_model(path), ThreadPool(2, isa), activations=activations)
         self.program = self.loaded.program(self.loaded.kv_cache(32, dtype), CHUNK)
         self.tables = np.arange(32, dtype=np.int32)[None]
 

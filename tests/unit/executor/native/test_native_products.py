@@ -7,14 +7,14 @@ import pytest
 
 from sixfold import _native
 from sixfold.executor.native import kernels, reference
-from sixfold.executor.native.kernels import Tensor, ThreadPool
+from sixfold.executor.native.kernels import Matrix, ThreadPool
 from sixfold.executor.native.reference import F16, F32, Q4_1, Q8_0, ReferenceMatrix, quantize_weights
 
 TYPES = {"f32": F32, "f16": F16, "q4_1": Q4_1, "q8_0": Q8_0}
 rng = np.random.default_rng(3)
 
 
-def random_tensor(ggml_type: int, n: int, k: int) -> Tensor:
+def random_tensor(ggml_type: int, n: int, k: int) -> Matrix:
     return quantize_weights(ggml_type, rng.standard_normal((n, k)).astype(np.float32))
 
 
@@ -37,16 +37,32 @@ def test_interleaving_alternates_tiles_of_16_rows(pool: ThreadPool, name: str) -
     np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors, interleave=True).w)
 
 
-def test_float32_activations_and_mixed_types_store_float32(pool: ThreadPool) -> None:
+def test_float32_activations_float_neighbours_and_mixed_tiles_store_float32(pool: ThreadPool) -> None:
     tensors = [random_tensor(Q4_1, 32, 64), random_tensor(Q8_0, 32, 64)]
-    for packed in (kernels.pack_matrix(pool, tensors), kernels.pack_matrix(pool, tensors, activations="float32")):
+    for packed in (
+        kernels.pack_matrix(pool, tensors, activations="float32"),
+        kernels.pack_matrix(pool, tensors, interleave=True),
+        kernels.pack_matrix(pool, [*tensors, random_tensor(F32, 16, 64)]),
+    ):
         assert packed.kind == "f32"
-        np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
+    np.testing.assert_array_equal(
+        kernels.pack_matrix(pool, tensors, interleave=True).unpack(), ReferenceMatrix.of(tensors, interleave=True).w
+    )
+
+
+def test_types_may_differ_one_below_the_other(pool: ThreadPool) -> None:
+    tensors = [random_tensor(t, n, 96) for t, n in ((Q4_1, 32), (Q4_1, 16), (Q8_0, 48), (Q4_1, 5))]
+    packed = kernels.pack_matrix(pool, tensors)
+    assert packed.kind == "q4_1+q8_0+q4_1"
+    np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
+    x = rng.standard_normal((9, 96)).astype(np.float32)
+    want = ReferenceMatrix.of(tensors)(x)
+    assert np.abs(_native.matmul(pool, packed, x) - want).max() < 2e-5 * np.abs(want).max()
 
 
 def test_every_half_is_converted(pool: ThreadPool) -> None:
     halves = np.arange(1 << 16, dtype=np.uint16)
-    tensor = Tensor(F16, halves.view(np.uint8), 1024, 64)
+    tensor = Matrix(F16, halves.view(np.uint8), 1024, 64)
     packed = kernels.pack_matrix(pool, [tensor]).unpack()
     np.testing.assert_array_equal(packed.ravel(), halves.view(np.float16).astype(np.float32))
     finite = np.isfinite(packed)
@@ -59,15 +75,15 @@ def test_every_half_is_converted(pool: ThreadPool) -> None:
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [
-        (Tensor(2, np.zeros(18, np.uint8), 1, 32), "type 2 has no kernel"),
-        (Tensor(F32, np.zeros(40 * 4, np.uint8), 1, 40), "multiple of 32"),
-        (Tensor(Q8_0, np.zeros(33, np.uint8), 1, 32), "34 bytes, not 33"),
-        (Tensor(F32, np.zeros(0, np.uint8), 0, 32), "at least one row"),
-        (Tensor(F32, np.zeros(0, np.uint8), -1, 32), "at least one row"),
-        (Tensor(F32, np.zeros(0, np.uint8), 1 << 40, 32), "at least one row"),
+        (Matrix(2, np.zeros(18, np.uint8), 1, 32), "type 2 has no kernel"),
+        (Matrix(F32, np.zeros(40 * 4, np.uint8), 1, 40), "multiple of 32"),
+        (Matrix(Q8_0, np.zeros(33, np.uint8), 1, 32), "34 bytes, not 33"),
+        (Matrix(F32, np.zeros(0, np.uint8), 0, 32), "at least one row"),
+        (Matrix(F32, np.zeros(0, np.uint8), -1, 32), "at least one row"),
+        (Matrix(F32, np.zeros(0, np.uint8), 1 << 40, 32), "at least one row"),
     ],
 )
-def test_packing_refuses(pool: ThreadPool, tensor: Tensor, words: str) -> None:
+def test_packing_refuses(pool: ThreadPool, tensor: Matrix, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         kernels.pack_matrix(pool, [tensor])
     with pytest.raises(ValueError, match=words):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.executor.native import kernels
-from sixfold.executor.native.kernels import KVCache, PackedMatrix, Program, Tensor, ThreadPool
+from sixfold.executor.native.kernels import KVCache, Matrix, PackedMatrix, Program, ThreadPool
 from sixfold.executor.native.reference import ReferenceMatrix, ReferenceProgram, quantize_weights
 
 EPS = 1e-5
@@ -18,11 +18,11 @@ EPS = 1e-5
 @dataclass(frozen=True)
 class Layer:
     attn_norm: npt.NDArray[np.float32]
-    qkv: list[Tensor]
-    proj: Tensor
+    qkv: list[Matrix]
+    proj: Matrix
     ffn_norm: npt.NDArray[np.float32]
-    gate_up: list[Tensor]
-    down: Tensor
+    gate_up: list[Matrix]
+    down: Matrix
 
 
 class TinyLlama:
@@ -42,7 +42,7 @@ class TinyLlama:
         self.hidden, self.ffn, self.vocab = 64, 96, 70
         self.heads, self.kv_heads, self.head_dim, self.style = heads, kv_heads, head_dim, style
 
-        def matrix(n: int, k: int, scale: float = 1.0) -> Tensor:
+        def matrix(n: int, k: int, scale: float = 1.0) -> Matrix:
             return quantize_weights(ggml_type, rng.standard_normal((n, k)).astype(np.float32) * scale * k**-0.5)
 
         def norm() -> npt.NDArray[np.float32]:
@@ -62,13 +62,14 @@ class TinyLlama:
             for _ in range(2)
         ]
         self.output_norm = norm()
-        self.rope = kernels.rope_tables(1024, head_dim, 10000.0)
+        self.frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)
+        self.rope = kernels.rope_table(1024, self.frequencies, style)
 
     def kv_cache(self, n_blocks: int = 80, dtype: str = "bfloat16") -> KVCache:
         return KVCache(len(self.layers), self.kv_heads, self.head_dim, n_blocks, dtype == "float32")
 
     def program(self, pool: ThreadPool, kv: KVCache, *, activations: str = "int8", max_tokens: int = 64) -> Program:
-        def pack(tensors: Sequence[Tensor], interleave: bool = False) -> PackedMatrix:
+        def pack(tensors: Sequence[Matrix], interleave: bool = False) -> PackedMatrix:
             return kernels.pack_matrix(pool, tensors, interleave=interleave, activations=activations)
 
         p = Program(pool, kv, max_tokens, self.hidden)
@@ -81,8 +82,7 @@ class TinyLlama:
                 self.heads,
                 self.kv_heads,
                 self.head_dim,
-                *self.rope,
-                self.style,
+                self.rope,
                 EPS,
             )
             p.attention(i, self.head_dim**-0.5)
@@ -98,9 +98,10 @@ class TinyLlama:
     ) -> npt.NDArray[np.float64]:
         """Logits [tokens, vocabulary] of one sequence."""
         r = ReferenceProgram()
+        angle = np.arange(len(token_ids))[:, None] * self.frequencies
         r.embed(self.embedding, token_ids)
 
-        def of(tensors: Sequence[Tensor], interleave: bool = False) -> ReferenceMatrix:
+        def of(tensors: Sequence[Matrix], interleave: bool = False) -> ReferenceMatrix:
             return ReferenceMatrix.of(tensors, interleave=interleave, activations=activations)
 
         for layer in self.layers:
@@ -109,7 +110,8 @@ class TinyLlama:
                 of(layer.qkv),
                 self.heads,
                 self.kv_heads,
-                *self.rope,
+                np.cos(angle).astype(np.float32),
+                np.sin(angle).astype(np.float32),
                 self.style,
                 EPS,
                 bfloat16=bfloat16,

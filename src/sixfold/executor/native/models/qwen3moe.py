@@ -1,0 +1,12 @@
+"""Qwen 3 with experts instead of a dense feed-forward layer."""
+
+from __future__ import annotations
+
+from sixfold.executor.native.models.loader import Loader
+from sixfold.executor.native.models.parts import Layer
+
+__all__ = ["layer"]
+
+
+def layer(model: Loader, i: int) -> Layer:
+    return Layer(model.attention(i, qk_norm=True, bias=model.config.qkv_bias), model.experts(i))

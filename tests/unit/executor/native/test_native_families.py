@@ -1,0 +1,95 @@
+"""Every family on tiny random models against the float32 forward pass of `transformers` (tests/fixtures)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.fixtures import tiny_models as tiny
+from tests.unit.executor.native.tiny_llama import Row, block_tables, run
+
+from sixfold.errors import ModelFileError
+from sixfold.executor.native import models
+from sixfold.executor.native.kernels import ThreadPool
+from sixfold.model_file import open_model
+
+CONTEXT = 128
+
+
+def loaded(path: Path, pool: ThreadPool, *, activations: str = "float32", context: int = CONTEXT) -> models.Model:
+    return models.load(open_model(path), pool, activations=activations, max_positions=context)
+
+
+def logits(model: models.Model, ids: list[int], *, dtype: str = "float32", chunk: int = 64) -> npt.NDArray[np.float32]:
+    """[tokens, vocabulary], the prompt in chunks."""
+    program = model.program(model.kv_cache(8, dtype), 64)
+    tables = block_tables(1, 8)
+    return np.concatenate([run(program, tables, [Row(ids[a : a + chunk], a, 0)])[0] for a in range(0, len(ids), chunk)])
+
+
+def error(got: npt.NDArray[np.float32], want: npt.NDArray[np.float32]) -> float:
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_logits_equal_the_references(pool: ThreadPool, tmp_path: Path, family: str) -> None:
+    folder = open_model(tiny.folder(tmp_path, family))
+    long = folder.config.rope.long_factors != ()
+    for i, (ids, want) in enumerate(tiny.references(family)):
+        # LongRoPE's factors follow from the positions that are served; its references were made with both kinds.
+        context = folder.config.rope.original_context if long and i < 2 else CONTEXT
+        of_gguf = logits(loaded(tiny.gguf(tmp_path, family), pool, context=context), ids)
+        of_folder = logits(loaded(tiny.folder(tmp_path, family), pool, context=context), ids, chunk=7)
+        assert error(of_gguf, want) < 1e-4
+        np.testing.assert_array_equal(of_gguf, of_folder)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_chunks_batches_and_threads_change_no_bit(isa: str, tmp_path: Path, family: str) -> None:
+    path = tiny.gguf(tmp_path, family, kind=tiny.F16)
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 250, n).tolist() for n in (61, 5, 33, 1)]
+    tables = block_tables(4, 5)
+    alone = []
+    model = loaded(path, ThreadPool(1, isa))
+    for slot, ids in enumerate(sequences):
+        program = model.program(model.kv_cache(20), 64)
+        alone.append(np.concatenate([run(program, tables, [Row([t], i, slot)])[0] for i, t in enumerate(ids)]))
+    model = loaded(path, ThreadPool(3, isa))
+    for trial in range(3):
+        chunks = np.random.default_rng(trial)
+        program = model.program(model.kv_cache(20), 64)
+        done = [0] * len(sequences)
+        while any(d < len(s) for d, s in zip(done, sequences, strict=True)):
+            rows = []
+            for slot in chunks.permutation(len(sequences)):
+                n = int(min(len(sequences[slot]) - done[slot], chunks.integers(0, 16)))
+                if n:
+                    rows.append(Row(sequences[slot][done[slot] : done[slot] + n], done[slot], int(slot)))
+                    done[slot] += n
+            if not rows:
+                continue
+            got, at = run(program, tables, rows)[0], 0
+            for r in rows:
+                want = alone[r.slot][r.start : r.start + len(r.ids)]
+                np.testing.assert_array_equal(got[at : at + len(r.ids)], want)
+                at += len(r.ids)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_quantized_when_loaded(pool: ThreadPool, tmp_path: Path, family: str) -> None:
+    """int8 weights and activations, bfloat16 cache: close to the reference, within their rounding."""
+    ids, want = tiny.references(family)[-1]
+    model = models.load(open_model(tiny.folder(tmp_path, family), quantize="q8_0"), pool, max_positions=CONTEXT)
+    assert error(logits(model, ids, dtype="bfloat16"), want) < 0.2
+
+
+def test_what_the_kernels_cannot_compute_is_refused(pool: ThreadPool, tmp_path: Path) -> None:
+    import dataclasses
+
+    config = open_model(tiny.gguf(tmp_path, "llama")).config
+    for change in ({"head_dim": 48}, {"head_dim": 1024}, {"n_heads": 34, "n_kv_heads": 2}, {"ffn": 100}):
+        with pytest.raises(ModelFileError, match="not supported"):
+            models.check_supported(dataclasses.replace(config, **change))  # type: ignore[arg-type]
