@@ -110,7 +110,7 @@ def _sixfold(args: argparse.Namespace, model: Path) -> Speeds:
     shape = ["--prefill", args.prefill, "--decode", args.decode, "--prompt-tokens", str(args.prompt_tokens)]
     report = _sixfold_bench(args, model, shape)
     speeds = {name: value for name, value in report.items() if name.startswith(("prefill_", "decode_"))}
-    empty = _sixfold_bench(args, model, ["--prefill", "", "--decode", "1", "--prompt-tokens", "1"])
+    empty = _sixfold_bench(args, model, ["--prefill", "1", "--decode", "1", "--prompt-tokens", "1"])
     return {**speeds, EMPTY: empty["decode_1"]}
 
 

@@ -49,9 +49,15 @@ class ModelConfig:
         "smollm2", "known name (`sixfold list`), org/name, path of a .gguf file or folder, or `scripted`"
     )
     served_model_name: str = setting("", "name in the API; default: the model as given")
+    quantize: str = setting("none", "float weights become this when they are loaded", choices=("none", "q8_0", "q4_1"))
     max_model_len: int = setting(
         0, "longest prompt plus output in tokens; 0: the model's own context, at most 131072", low=0, high=1 << 24
     )
+
+    @property
+    def quantization(self) -> str | None:
+        """`quantize`, None where weights stay as they are."""
+        return None if self.quantize == "none" else self.quantize
 
 
 @dataclass(frozen=True, kw_only=True)

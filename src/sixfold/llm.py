@@ -24,7 +24,7 @@ from sixfold.engine.request import execution_request
 from sixfold.errors import EngineDead, InvalidRequest, Overloaded, RequestFailed, SixfoldError
 from sixfold.messages import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.sampling_params import SamplingParams
-from sixfold.text import Tokenizer
+from sixfold.text import ROLES, Tokenizer
 
 __all__ = ["LLM", "ChoiceOutput", "RequestOutput"]
 
@@ -41,6 +41,7 @@ class ChoiceOutput:
     token_ids: list[int] = dataclasses.field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    """The stop string or token of the caller's that ended it; None where the model ended by itself."""
     logprobs: list[TokenLogprobs] | None = None
 
 
@@ -213,7 +214,7 @@ class LLM:
                 for uid, running in list(open_.items()):
                     deltas, has_ended = self._take(running)
                     for delta in deltas:
-                        _collect(outputs[uid], delta)
+                        _collect(outputs[uid], delta, self.tokenizer.end_ids)
                         failure = failure or delta.error
                     if has_ended:
                         del open_[uid]
@@ -306,6 +307,8 @@ class LLM:
             is_text = isinstance(message, dict) and all(isinstance(message.get(k), str) for k in ("role", "content"))
             if not is_text:
                 raise InvalidRequest("a message needs a role and a content, both texts", param=f"messages[{i}]")
+            if message["role"] not in ROLES:
+                raise InvalidRequest(f"a role is one of {', '.join(sorted(ROLES))}", param=f"messages[{i}].role")
         return self.text.chat_template.render(list(messages))
 
 
@@ -342,12 +345,13 @@ def _per_prompt(params: SamplingParams | Sequence[SamplingParams], n: int) -> li
     return list(params)
 
 
-def _collect(output: RequestOutput, delta: ChoiceDelta) -> None:
+def _collect(output: RequestOutput, delta: ChoiceDelta, end_ids: frozenset[int]) -> None:
     choice = output.outputs[delta.index]
     choice.text += delta.text
     choice.token_ids += delta.token_ids
     choice.finish_reason = delta.finish_reason or choice.finish_reason
-    choice.stop_reason = delta.stop_reason if delta.stop_reason is not None else choice.stop_reason
+    if delta.stop_reason is not None and delta.stop_reason not in end_ids:
+        choice.stop_reason = delta.stop_reason
     if delta.logprobs is not None:
         choice.logprobs = (choice.logprobs or []) + delta.logprobs
     if delta.prompt_logprobs is not None:

@@ -21,11 +21,10 @@ from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, SamplingParams
-from sixfold.text import ChatTemplate
+from sixfold.text import ROLES, ChatTemplate
 
 __all__ = ["create_chat_completion", "template_messages", "template_of"]
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
 
 json = msgspec.json.encode

@@ -78,7 +78,7 @@ class ApiContext:
         self.draining = False
         self.generations: set[Any] = set()
         self._preparing = 0
-        self.prompt_length = PromptLength(client.tokenizer.token_bytes, client.max_model_len)
+        self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 

@@ -81,12 +81,17 @@ class Generation:
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
         """
+        self._context.check_ready()  # it was, before the prompt was tokenized
         self._context.check_room(self._n_choices)
         self._context.in_flight += self._n_choices
         self._context.generations.add(self)
         try:
             for request in self._requests:
-                self._handles.append(await self._context.client.submit(request))
+                handle = await self._context.client.submit(request)
+                self._handles.append(handle)
+                if self._error is not None:  # closed meanwhile
+                    handle.abort()
+                    raise self._error
         except BaseException:
             self.close()
             raise

@@ -20,6 +20,8 @@ __all__ = ["Limits", "execution_requests", "sampling_params", "text_options", "w
 
 PRIORITY_LIMIT = 2**31
 MAX_SCRIPT = 65536
+FORBIDDING_BIAS = -100
+"""A `logit_bias` of this is no bias: the token is never drawn."""
 
 _SAME_NAME = (
     "n",
@@ -100,11 +102,11 @@ def execution_requests(
     """One execution request per prompt.
 
     Raises:
-        InvalidRequest: a token id does not exist.
+        InvalidRequest: a token id does not exist, or no token may be drawn.
         ContextLengthExceeded: a prompt, or a prompt with its `max_tokens`, does not fit.
     """
     script = _script(context, request)
-    return [
+    requests = [
         execution_request(
             prompt,
             params,
@@ -117,6 +119,20 @@ def execution_requests(
         )
         for prompt in prompts
     ]
+    _check_choice_is_left(requests[0], context.client.tokenizer.n_vocab)
+    return requests
+
+
+def _check_choice_is_left(request: GenerateRequest, n_vocab: int) -> None:
+    """With a small vocabulary a caller can forbid every token. The sampler could only fail then."""
+    sampling = request.sampling
+    forbidden = {token_id for token_id, bias in sampling.logit_bias.items() if bias <= FORBIDDING_BIAS}
+    if sampling.min_tokens:
+        forbidden.update(sampling.stop_token_ids)
+    if len(forbidden) >= n_vocab and request.max_tokens:
+        raise InvalidRequest(
+            f"logit_bias, stop ids and min_tokens together forbid all {n_vocab} tokens", param="logit_bias"
+        )
 
 
 def _script(context: ApiContext, request: GenerationRequest) -> tuple[int, ...]:

@@ -5,21 +5,25 @@ takes the k-th part of itself from each of them. So where L(b) is the length of 
 
     number of tokens  >=  sum of 1 / L(b) over the bytes b of the text
 
-since the k bytes of one token contribute at most k * 1/k. A byte that is no token by itself counts nothing: the
-tokenizer leaves it out.
+since the k bytes of one token contribute at most k * 1/k. Bytes that may end up in no token count nothing: those that
+are no token by themselves, and those that the tokenizer does not promise to keep (`Tokenizer.kept_bytes`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
 
 from sixfold.errors import ContextLengthExceeded
+from sixfold.text import Tokenizer
 
 __all__ = ["PromptLength"]
+
+WRITTEN_BLANK = "\u2581"
+"""SentencePiece takes it for a blank, in fewer bytes than it has."""
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -28,12 +32,11 @@ class PromptLength:
     """The bound for one vocabulary and context. Immutable; any thread may use it.
 
     Args:
-        token_bytes: [n_vocab] what each token stands for.
         max_model_len: prompt plus output, in tokens.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], max_model_len: int) -> None:
-        self._token_bytes = token_bytes
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
         self._max_model_len = max_model_len
 
     def check(self, parts: Iterable[str | int], field: str) -> None:
@@ -41,11 +44,11 @@ class PromptLength:
         ContextLengthExceeded: the prompt, pieces of text and token ids, is too long whatever its tokens are.
         """
         parts = list(parts)
-        texts = [part.encode("utf-8", "surrogatepass") for part in parts if isinstance(part, str)]
+        texts = [part for part in parts if isinstance(part, str)]
         n_ids = len(parts) - len(texts)
-        if n_ids + sum(map(len, texts)) < self._max_model_len:
+        if n_ids + 4 * sum(map(len, texts)) < self._max_model_len:
             return  # even if each byte were a token
-        least = n_ids + self.least_tokens(b"".join(texts))
+        least = n_ids + sum(map(self.least_tokens, texts))
         if least >= self._max_model_len:
             raise ContextLengthExceeded(
                 f"the prompt has at least {least} tokens; the context is {self._max_model_len} tokens, and the answer "
@@ -54,18 +57,23 @@ class PromptLength:
                 code="context_length_exceeded",
             )
 
-    def least_tokens(self, text: bytes) -> int:
+    def least_tokens(self, text: str) -> int:
         """A number of tokens that the text has at the least."""
-        counts = np.bincount(np.frombuffer(text, np.uint8), minlength=256)
+        raw = np.frombuffer(text.replace(WRITTEN_BLANK, "").encode("utf-8", "surrogatepass"), np.uint8)
+        alone = (raw[:-1] < 128) & (raw[1:] >= 128)  # what a normalizer may compose with the next character
+        counts = np.bincount(raw, minlength=256) - np.bincount(raw[:-1][alone], minlength=256)
         total = float(counts @ self._shares)
         return math.ceil(total - total * 1e-9)  # never above the true sum by rounding
 
     @cached_property
     def _shares(self) -> Floats:
-        """[256] 1 / L(b); 0 for a byte that is left out."""
-        lengths = np.fromiter(map(len, self._token_bytes), np.int64, len(self._token_bytes))
-        longest = np.zeros(256, np.int64)
-        np.maximum.at(longest, np.frombuffer(b"".join(self._token_bytes), np.uint8), np.repeat(lengths, lengths))
-        single = np.zeros(256, np.bool_)
-        single[[token[0] for token in self._token_bytes if len(token) == 1]] = True
-        return np.where(single, 1 / np.maximum(longest, 1), 0.0)
+        """[256] 1 / L(b); 0 for a byte that may be left out."""
+        tokenizer = self._tokenizer
+        table = tokenizer.token_bytes
+        lengths = np.fromiter(map(len, table), np.int64, len(table))
+        longest = np.ones(256, np.int64)
+        np.maximum.at(longest, np.frombuffer(b"".join(table), np.uint8), np.repeat(lengths, lengths))
+        single = {table[i][0] for i in np.flatnonzero(lengths == 1).tolist() if i not in tokenizer.control_ids}
+        counts = np.zeros(256, np.bool_)
+        counts[list(single & tokenizer.kept_bytes)] = True
+        return np.where(counts, 1 / longest, 0.0)

@@ -26,6 +26,8 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
         counts = tuple(int(part) for part in value.split(",") if part.strip())
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of whole numbers like 1,8,32", param=param) from None
+    if not counts:
+        raise click.BadParameter("at least one number is needed", param=param)
     if any(count < 1 for count in counts):
         raise click.BadParameter("every number must be at least 1", param=param)
     return tuple(dict.fromkeys(counts))
@@ -65,7 +67,7 @@ def bench(
     prepare(resolved.config)
     chosen = resolved.chosen()
     # Room for the largest batch, unless the user said otherwise.
-    chosen.setdefault("max_num_seqs", max(resolved.config.scheduler.max_num_seqs, *decode, 1))
+    chosen.setdefault("max_num_seqs", max(resolved.config.scheduler.max_num_seqs, *decode))
     from sixfold.llm import LLM
 
     with LLM(**{**chosen, "model": name}) as llm:
@@ -86,7 +88,7 @@ def _measure(
 
     core = llm.core
     facts = core.executor.facts
-    longest = max((*prefill, *(prompt_tokens + output_tokens for _ in decode)), default=0)
+    longest = max(*prefill, prompt_tokens + output_tokens)
     if longest >= facts.max_model_len:
         raise ConfigError(
             f"{longest} tokens do not fit the model's context of {facts.max_model_len}", param="--prefill"
@@ -110,7 +112,7 @@ def _measure(
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "prompt_token_ids": prompts.make("decode", 0, prompt_tokens),
-        "tokens_sha256": tokens_sha256(outputs[0]) if outputs else None,
+        "tokens_sha256": tokens_sha256(outputs[0]),
         "tokens_agree": agree,
         "limits": measured_limits(llm.config.executor.threads),
         "bytes_weights": facts.bytes_weights,

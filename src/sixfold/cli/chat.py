@@ -14,6 +14,7 @@ import click
 
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.standard_streams import NOT_TEXT, read_input, read_line
 from sixfold.errors import ContextLengthExceeded, InvalidRequest, SixfoldError
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Message = dict[str, str]
 
 
+def _unicode(_ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Bytes of the command line that are no text arrive as halves of surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("it is not valid UTF-8", param=param) from None
+    return value
+
+
 def _sampling_options(command: Command) -> Command:
     """Decorator: the flags of one answer, not of the server."""
     options: tuple[Callable[[Command], Command], ...] = (
@@ -36,7 +46,7 @@ def _sampling_options(command: Command) -> Command:
         click.option("--top-p", type=float, default=0.95, show_default=True, help="Nucleus of the draw."),
         click.option("--temperature", type=float, default=0.7, show_default=True, help="0 is greedy."),
         click.option("--max-tokens", type=int, default=None, help="Longest answer, in tokens."),
-        click.option("--system", default="", help="System message that opens the conversation."),
+        click.option("--system", default="", callback=_unicode, help="System message that opens the conversation."),
     )
     for option in options:
         command = option(command)
@@ -63,14 +73,14 @@ def chat(model: str | None, config_file: Path | None, system: str, **options: An
 
 @click.command(short_help="Answer one prompt and exit.")
 @click.argument("model")
-@click.argument("prompt")
+@click.argument("prompt", callback=_unicode)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the model's chat template.")
 @_sampling_options
 @setting_options(*LOCAL)
 def run(model: str, prompt: str, raw: bool, config_file: Path | None, system: str, **options: Any) -> int:
     """Answer PROMPT with MODEL and exit. PROMPT `-` reads it from standard input."""
     params, flags = _split(options)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_input() if prompt == "-" else prompt
     if raw and system:
         raise click.UsageError("--system has no place in --raw: put it into the prompt.")
     with _loaded(model, config_file, flags) as llm:
@@ -112,7 +122,12 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
     interrupted = False
     while True:
         try:
-            line = _read_line()
+            line = read_line().rstrip("\n")
+        except InvalidRequest as error:
+            if error.code != NOT_TEXT or not sys.stdin.isatty():
+                raise
+            click.echo(f"({error.message})", err=True)
+            continue
         except EOFError:
             if sys.stdin.isatty():
                 click.echo()
@@ -137,17 +152,6 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
                 click.echo(HELP)
             continue
         messages = _turn(llm, params, messages, line)
-
-
-def _read_line() -> str:
-    if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line.rstrip("\n")
-    import readline  # noqa: F401  history and line editing for input()
-
-    return input("> ")
 
 
 def _turn(llm: LLM, params: SamplingParams, messages: list[Message], line: str) -> list[Message]:

@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 13
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from sixfold.cli.doctor import doctor
 from sixfold.cli.models import list_command, pull, rm
 from sixfold.cli.serve import serve
 from sixfold.cli.show import show
+from sixfold.cli.standard_streams import complain, output_fault, prepare_streams, silence
 from sixfold.errors import ConfigError, SixfoldError
 
 __all__ = ["cli", "main"]
@@ -66,6 +66,7 @@ for _command in (serve, chat, run, pull, list_command, show, rm, bench, doctor):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     sys.exit(_run(arguments))
 
@@ -76,22 +77,28 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        complain(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("", err=True)
+        complain("")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) went away. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)  # the reader (head, less) went away: it wants to hear no more
         return EXIT_FAILED
     except SixfoldError as error:
-        click.echo(f"sixfold: {error.message}", err=True)
+        complain(f"sixfold: {error.message}")
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except Exception as error:  # noqa: BLE001  the last boundary: whatever it is, the user gets a sentence
+        fault = output_fault(error) if isinstance(error, OSError) else None
         if "--traceback" in arguments:
-            traceback.print_exc()
+            complain(traceback.format_exc())
+        elif fault is not None:
+            complain(f"sixfold: {fault}")
         else:
-            click.echo(f"sixfold: unexpected {type(error).__name__}: {error}", err=True)
-            click.echo("         `sixfold --traceback ...` shows where it came from.", err=True)
+            complain(
+                f"sixfold: unexpected {type(error).__name__}: {error}\n"
+                "         `sixfold --traceback ...` shows where it came from."
+            )
+        if fault is not None:
+            silence(sys.stdout)
         return EXIT_FAILED

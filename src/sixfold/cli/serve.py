@@ -9,6 +9,7 @@ import click
 
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.standard_streams import discard_missing_output
 
 __all__ = ["serve"]
 
@@ -22,6 +23,7 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     MODEL is a known name (`sixfold list`) or org/name on the Hugging Face hub, which are fetched when they are not
     here, or the path of a .gguf file or of a folder with safetensors.
     """
+    discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config
     prepare(config)
     from sixfold.engine.supervisor import serve as supervise

@@ -115,11 +115,24 @@ def resolve(
         take(_from_toml(config_file, kinds), lambda name: str(config_file))
     take(_from_environment(os.environ if environment is None else environment, kinds), _variable)
     take({name: value for name, value in flags.items() if value is not None}, lambda name: "flag")
+    for name, value in values.items():
+        if isinstance(value, str) and not _is_text(value):
+            error = ConfigError(f"--{name.replace('_', '-')} is not valid UTF-8", param=f"--{name.replace('_', '-')}")
+            raise _with_origin(error, origins)
     try:
         config = Config.from_flat({name: values[name] for name in values if origins[name] != DEFAULT})
     except ConfigError as error:
         raise _with_origin(error, origins) from None
     return Resolved(config, values, origins)
+
+
+def _is_text(value: str) -> bool:
+    """Bytes of the command line or the environment that are no text arrive as halves of surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def unknown_environment(environment: Mapping[str, str] | None = None) -> list[str]:

@@ -28,19 +28,27 @@ _CHUNK_BYTES = 4 << 20
     default="bfloat16",
     help="Element type of the KV cache.",
 )
+@click.option(
+    "--quantize",
+    type=click.Choice(["none", "q8_0", "q4_1"]),
+    default="none",
+    help="Count float weights as this.",
+)
 @click.option("--digest", is_flag=True, help="Read the files and show their SHA-256 where it is not known.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(name: str, max_model_len: int, max_num_seqs: int, kv_cache_dtype: str, digest: bool, as_json: bool) -> int:
+def show(
+    name: str, max_model_len: int, max_num_seqs: int, kv_cache_dtype: str, quantize: str, digest: bool, as_json: bool
+) -> int:
     """Show the files, numbers and text rules of MODEL, and the memory that it needs for the given sequences.
 
     Exit code 1: it does not fit into the memory that is free.
     """
-    from sixfold import model_store
+    from sixfold.engine.launch import model_path
     from sixfold.engine.memory import memory_available, memory_need
     from sixfold.model_file import open_model
 
-    path = model_store.resolve(name)
-    model = open_model(path)
+    path = model_path(name)
+    model = open_model(path, quantize=None if quantize == "none" else quantize)
     need = memory_need(model, max_model_len=max_model_len, max_num_seqs=max_num_seqs, kv_cache_dtype=kv_cache_dtype)
     available = memory_available()
     c = model.config

@@ -109,7 +109,7 @@ def resolve(config: Config) -> Config:
         from sixfold.executor.native.models import bytes_per_block, check_supported
         from sixfold.model_file import open_model
 
-        file = open_model(path)
+        file = open_model(path, quantize=config.model.quantization)
         check_supported(file.config)
         context = file.config.context
         blocks = _fitting_blocks(

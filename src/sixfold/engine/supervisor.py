@@ -199,7 +199,8 @@ class _Supervisor:
 
 
 def _announce(model: str, url: str) -> None:
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}], "stream": true}}'
+    messages = '[{"role": "user", "content": "Say hello."}]'
+    body = f'{{"model": "{model}", "messages": {messages}, "temperature": 0, "stream": true}}'
     print(
         f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n"
         f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",

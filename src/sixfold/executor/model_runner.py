@@ -60,7 +60,7 @@ class NativeBackend:
             ModelFileError: the file cannot be used.
             ConfigError: the KV cache does not fit into memory.
         """
-        file = open_model(config.model.model)
+        file = open_model(config.model.model, quantize=config.model.quantization)
         pool = kernels.ThreadPool(config.executor.threads)
         model = models.load(
             file, pool, activations=config.executor.activations, max_positions=config.model.max_model_len

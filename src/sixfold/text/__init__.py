@@ -7,7 +7,7 @@ Start reading at: tokenizer.py, then chat_template.py; model_text.py is the door
 """
 
 from sixfold.text.byte_tokenizer import byte_tokenizer
-from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ChatTemplate, folder_template
+from sixfold.text.chat_template import CHATML, RESERVED_NAMES, ROLES, ChatTemplate, folder_template
 from sixfold.text.folder_vocabulary import folder_tokenizer
 from sixfold.text.generation import GenerationConfig
 from sixfold.text.gguf_vocabulary import gguf_tokenizer
@@ -17,6 +17,7 @@ from sixfold.text.tokenizer import Tokenizer
 __all__ = [
     "CHATML",
     "RESERVED_NAMES",
+    "ROLES",
     "ChatTemplate",
     "GenerationConfig",
     "TextFiles",

@@ -58,4 +58,5 @@ def byte_tokenizer(extra_tokens: Sequence[str | bytes] = ()) -> Tokenizer:
         control=control,
         end_ids=[control[literal] for literal in _END],
         eos_id=control["<|im_end|>"],
+        kept_bytes=range(256),
     )

@@ -29,7 +29,10 @@ from sixfold.text.folder_files import read_json_object, read_text
 from sixfold.text.tokenizer import Tokenizer, check_text
 from sixfold.text.user_text import UserText
 
-__all__ = ["CHATML", "RESERVED_NAMES", "ChatTemplate", "folder_template"]
+__all__ = ["CHATML", "RESERVED_NAMES", "ROLES", "ChatTemplate", "folder_template"]
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Who may speak in a conversation. `developer` is a newer word for `system`; templates know the older one."""
 
 CHATML = """\
 {% for message in messages %}<|im_start|>{{ message.role }}

@@ -24,7 +24,8 @@ from sixfold.errors import ModelFileError
 from sixfold.text.byte_level import byte_level_token_bytes
 from sixfold.text.folder_files import read_json, read_json_object
 from sixfold.text.generation import GenerationConfig
-from sixfold.text.spm import byte_value, spm_token_bytes
+from sixfold.text.literals import BLANKS
+from sixfold.text.spm import SPACE, byte_value, spm_token_bytes
 from sixfold.text.tokenizer import Tokenizer
 from sixfold.text.turn_ends import ALWAYS_CONTROL, END_MARKS
 
@@ -33,12 +34,15 @@ __all__ = ["folder_tokenizer"]
 _FILE = "tokenizer.json"
 _BYTES_MAX = 256 << 20
 _IDS_MAX = 1 << 24
+_KEEPING_STEPS = frozenset({"Prepend", "ByteLevel", "Digits", "Metaspace", "Split", "Punctuation"})
+"""Normalizers and pre-tokenizers that cut a text and add to it, but take nothing away (unless a `behavior` says so)."""
 
 
 class _AddedToken(msgspec.Struct):
     id: int
     content: str
     special: bool = False
+    lstrip: bool = False
     rstrip: bool = False
 
 
@@ -52,6 +56,8 @@ class _File(msgspec.Struct):
 
     model: _Model
     added_tokens: list[_AddedToken] = []
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
 
 
@@ -99,6 +105,7 @@ def folder_tokenizer(folder: Path, template: str = "") -> Tokenizer:
         eos_id=eos_id if eos_id is not None else min(end_ids, default=None),
         strips_after=[token.content for token in file.added_tokens if token.rstrip],
         space_after=space_after,
+        kept_bytes=_kept_bytes(file),
     )
 
 
@@ -181,16 +188,39 @@ def _token_bytes(file: _File, library: LibraryTokenizer, verbatim: list[int]) ->
 
 
 def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
-    """The types in a decoder, which may be a sequence of them."""
-    kinds: set[str] = set()
-    left: list[Any] = [decoder]
+    return {str(step.get("type")) for step in _steps(decoder)}
+
+
+def _steps(one: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """A normalizer, pre-tokenizer or decoder, which may be a sequence of them, as a list without sequences."""
+    found: list[Mapping[str, Any]] = []
+    left: list[Any] = [one]
     while left:
-        one = left.pop()
-        if isinstance(one, Mapping):
-            kinds.add(str(one.get("type")))
-            inner = one.get("decoders")
-            left += inner if isinstance(inner, list) else []
-    return kinds
+        step = left.pop()
+        if isinstance(step, Mapping):
+            lists = [inner for key in ("normalizers", "pretokenizers", "decoders") if (inner := step.get(key))]
+            left += [inner for many in lists if isinstance(many, list) for inner in many]
+            if not lists:
+                found.append(step)
+    return found
+
+
+def _kept_bytes(file: _File) -> set[int]:
+    """See `Tokenizer`. Nothing is sure where a step is not known here."""
+    spells_all = file.model.byte_fallback or "ByteLevel" in _decoder_kinds(file.decoder)
+    kept = set(range(256 if spells_all else 128))
+    for step in _steps(file.normalizer) + _steps(file.pre_tokenizer):
+        kind = step.get("type")
+        if kind in ("NFC", "NFD", "NFKC", "NFKD"):
+            kept &= set(range(128))
+        elif kind == "Replace":
+            if (step.get("pattern"), step.get("content")) != ({"String": " "}, SPACE):
+                return set()
+        elif step.get("behavior") == "Removed" or kind not in _KEEPING_STEPS:
+            return set()
+    if any(token.lstrip or token.rstrip for token in file.added_tokens):
+        kept = kept & set(range(128)) - set(BLANKS)  # blanks of all Unicode
+    return kept
 
 
 def _space_after(

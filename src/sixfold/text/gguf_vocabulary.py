@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
 from sixfold.text.byte_level import ByteLevelBPE, byte_level_token_bytes
-from sixfold.text.literals import LiteralSplitter
+from sixfold.text.literals import BLANKS, LiteralSplitter
 from sixfold.text.spm import SpmEncoder, byte_value, spm_token_bytes
 from sixfold.text.tokenizer import Tokenizer
 from sixfold.text.turn_ends import ALWAYS_CONTROL, END_MARKS
@@ -89,6 +89,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
         bos_id=_optional_id(file, "bos_token_id", len(tokens.texts)),
         adds_bos=file.flag("tokenizer.ggml.add_bos_token", rule.adds_bos),
         eos_id=_optional_id(file, "eos_token_id", len(tokens.texts)),
+        kept_bytes=range(256),
     )
 
 
@@ -117,6 +118,7 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
         eos_id=_optional_id(file, "eos_token_id", n_tokens),
         strips_after=strips_after,
         space_after=tokens.verbatim if adds_space else None,
+        kept_bytes=set(range(256 if len(byte_ids) == 256 else 128)).difference(BLANKS if strips_after else b""),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["LiteralSplitter"]
+__all__ = ["BLANKS", "LiteralSplitter"]
 
-_BLANKS = re.compile(r"[ \t\n\v\f\r]*")
+BLANKS = b" \t\n\v\f\r"
+_BLANKS = re.compile(f"[{BLANKS.decode()}]*")
 _LEVELS_MAX = 8
 """Groups within groups in the expression; below that, literals are tried one by one."""
 
@@ -39,6 +40,10 @@ class LiteralSplitter:
         if self._any is None:
             return []
         return [(match.start(), match.group()) for match in self._any.finditer(text)]
+
+    def replace(self, text: str, by: Callable[[str], str]) -> str:
+        """The text with each literal that `find` finds replaced."""
+        return text if self._any is None else self._any.sub(lambda match: by(match.group()), text)
 
     def split(self, text: str) -> list[str | int]:
         """The text as ordinary pieces (not empty) and the ids of the literals between them."""

@@ -47,6 +47,7 @@ class Tokenizer:
         eos_id: int | None = None,
         strips_after: Collection[str] = (),
         space_after: Iterable[int] | None = None,
+        kept_bytes: Iterable[int] = (),
     ) -> None:
         """
         Args:
@@ -60,6 +61,9 @@ class Tokenizer:
             strips_after: literals of control tokens that swallow the blanks behind them.
             space_after: None for most vocabularies. Otherwise the encoder puts a blank in front of a text and behind
                 these ids, and decoding takes it away again.
+            kept_bytes: values of bytes of a text that always end up in a token, as far as a token has them at all.
+                For one below 128 it is enough that it does when the next byte is below 128 too: beside other
+                characters, a normalizer may compose it.
         """
         self.token_bytes = token_bytes
         self.control: Mapping[str, int] = dict(control)
@@ -68,6 +72,7 @@ class Tokenizer:
         self.bos_id = bos_id
         self.adds_bos = adds_bos and bos_id is not None
         self.eos_id = eos_id
+        self.kept_bytes = frozenset(kept_bytes)
         self._encoder = encoder
         self._space_after = None if space_after is None else frozenset(space_after)
         self.control_literals = LiteralSplitter(self.control, strips_after=strips_after)

@@ -65,15 +65,7 @@ class UserText:
         return value
 
     def _cover_text(self, text: str) -> str:
-        pieces: list[str] = []
-        done = 0
-        for place, literal in self._literals.find(text):
-            pieces += (text[done:place], self._placeholder(literal))
-            done = place + len(literal)
-        pieces.append(text[done:])
-        pieces[0] = self._cover_start(pieces[0])
-        pieces[-1] = self._cover_end(pieces[-1])
-        return "".join(pieces)
+        return self._cover_end(self._cover_start(self._literals.replace(text, self._placeholder)))
 
     def _cover_start(self, text: str) -> str:
         """Blanks in front do not count: a template may trim them."""

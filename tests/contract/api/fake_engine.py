@@ -138,6 +138,7 @@ class FakeEngine:
         self.ready = True
         self.dead: str | None = None
         self.end_id = self.tokenizer.control["<|im_end|>"]
+        self.verdict_s = 0.0
         self.prefill_s = 0.0
         self.step_s = 0.0
         self.n_cached = 0
@@ -156,7 +157,7 @@ class FakeEngine:
     async def submit(self, request: GenerateRequest) -> FakeHandle:
         if self.dead is not None:
             raise EngineDead(self.dead)
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.verdict_s)
         if self.refuse is not None:
             raise self.refuse
         self.requests.append(request)

@@ -160,6 +160,26 @@ def test_stopping_ends_streams_with_an_error(serve: Any) -> None:
     assert not fake.live
 
 
+def test_stopping_while_the_engine_decides(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.verdict_s = 0.2
+    target, live = serve(fake)
+    answers: list[Any] = []
+    calls: list[tuple[str, bool]] = [("a", True), ("a", False)]
+    threads = [
+        threading.Thread(target=lambda c=c: answers.append(target.complete(c[0], stream=c[1], max_tokens=500)))
+        for c in calls
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(live.server.app.context.generations) == 2)
+    live.stop()
+    for thread in threads:
+        thread.join()
+    assert [answer.error["code"] for answer in answers] == ["draining"] * 2
+    assert not fake.live and fake.aborts == 2
+
+
 def test_draining_lets_work_finish(serve: Any) -> None:
     fake = FakeEngine()
     fake.step_s = 0.01

@@ -116,6 +116,19 @@ def test_O16_the_bound_is_the_tokenizers(target: Target) -> None:
     assert forced["choices"][0]["message"]["content"] == "AAA"
 
 
+@pytest.mark.parametrize("min_tokens", [0, 1])
+def test_O16_a_token_must_be_left_to_draw(target: Target, min_tokens: int) -> None:
+    n_vocab = target.tokenizer.n_vocab
+    ends = target.tokenizer.end_ids
+    banned = [i for i in range(n_vocab) if not min_tokens or i not in ends]
+    fields: dict[str, Any] = {"logit_bias": {str(i): -100 for i in banned}, "min_tokens": min_tokens, "max_tokens": 2}
+    for answer in (target.chat(**fields), target.complete(stream=True, **fields)):
+        assert "forbid all" in refused(answer, "logit_bias")["message"]
+    assert target.complete(echo=True, logprobs=0, logit_bias=fields["logit_bias"], max_tokens=0).status == 200
+    del fields["logit_bias"]["120"]
+    assert target.complete(**fields).status == 200
+
+
 @pytest.mark.parametrize(
     "prompt", ["", [""], [], [[]], ["ok", ""], None, [None], ["a", 1], [[1], "a"], [[1], []], 5, {}]
 )

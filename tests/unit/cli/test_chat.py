@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sixfold.cli import chat
+from sixfold.cli import chat, standard_streams
 from sixfold.detokenizer import ChoiceDelta
-from sixfold.errors import ContextLengthExceeded
+from sixfold.errors import ContextLengthExceeded, InvalidRequest
 from sixfold.sampling_params import SamplingParams
 
 
@@ -101,11 +101,35 @@ def test_ctrl_c_twice_at_the_prompt_leaves(monkeypatch: pytest.MonkeyPatch, caps
             raise press
         return press
 
-    monkeypatch.setattr(chat, "_read_line", read)
+    monkeypatch.setattr(chat, "read_line", read)
     llm = FakeLLM()
     chat._converse(llm, SamplingParams(), [])  # type: ignore[arg-type]
     assert len(llm.shown) == 1
     assert capsys.readouterr().out.count("Ctrl-C again leaves") == 2
+
+
+@pytest.mark.parametrize(("typed", "code"), [(True, standard_streams.NOT_TEXT), (True, None), (False, "not_text")])
+def test_a_typed_line_that_is_no_text_is_said_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: bool, code: str | None
+) -> None:
+    lines = iter([InvalidRequest("no text", code=code), "hello", EOFError()])
+
+    def read() -> str:
+        line = next(lines)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr(chat, "read_line", read)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: typed))
+    llm = FakeLLM()
+    if typed and code is not None:
+        chat._converse(llm, SamplingParams(), [])  # type: ignore[arg-type]
+        assert "(no text)" in capsys.readouterr().err
+        assert len(llm.shown) == 1
+    else:  # what comes next may be the same for ever
+        with pytest.raises(InvalidRequest):
+            chat._converse(llm, SamplingParams(), [])  # type: ignore[arg-type]
 
 
 def test_run_prints_one_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

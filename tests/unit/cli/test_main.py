@@ -57,6 +57,9 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("serve", "--port", "70000") == 2
     assert exit_code("bench", "--decode", "1,x") == 2
     assert exit_code("bench", "--decode", "0") == 2
+    for option in ("--prefill", "--decode"):
+        for none in ("", ",", " , "):
+            assert exit_code("bench", option, none) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -86,7 +86,8 @@ def test_stop_strings_and_usage(tmp_path: Path) -> None:
         assert (choice.text, choice.finish_reason, choice.stop_reason) == ("xa", "stop", "bc")
         assert len(choice.token_ids) == 3
         [output] = llm.generate("p", SamplingParams(temperature=0.0))
-        assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("xabcdy", "stop")
+        ended = output.outputs[0]
+        assert (ended.text, ended.finish_reason, ended.stop_reason) == ("xabcdy", "stop", None)
         assert not llm.core.has_work
 
 
@@ -114,6 +115,7 @@ def test_a_failed_request_raises_and_leaves_nothing(tmp_path: Path) -> None:
         (lambda llm: llm.generate([None]), InvalidRequest),
         (lambda llm: llm.generate(["a"], [None]), InvalidRequest),
         (lambda llm: llm.chat([{"role": "user"}]), InvalidRequest),
+        (lambda llm: llm.chat([{"role": "bot", "content": "hi"}]), InvalidRequest),
         (lambda llm: llm.chat("hi"), InvalidRequest),
         (lambda llm: llm.chat([["hi"]]), InvalidRequest),
         (lambda llm: llm.generate("a", SamplingParams(stop_token_ids=(10**6,))), InvalidRequest),

@@ -22,7 +22,7 @@ def test_leftmost_then_longest() -> None:
 
 def test_no_literals() -> None:
     splitter = LiteralSplitter({"": 3})
-    assert splitter.split("<a>") == ["<a>"]
+    assert splitter.split("<a>") == [splitter.replace("<a>", str.upper)] == ["<a>"]
     assert splitter.head_at_end("<") == splitter.tail_at_start(">") == 0
 
 
@@ -49,6 +49,7 @@ def test_equals_a_regular_expression_for_any_literals() -> None:
         for _ in range(20):
             text = "".join(rng.choice("<<<|a>.") for _ in range(rng.randint(0, 60)))
             assert splitter.find(text) == [(match.start(), match.group()) for match in pattern.finditer(text)]
+            assert splitter.replace(text, lambda literal: f"({literal})") == pattern.sub(r"(\g<0>)", text)
 
 
 def test_beginnings_of_literals_cost_little() -> None:
