@@ -66,13 +66,15 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
     fetch_ahead<R>(p, kBytes);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) {
-      sum[r] = set1_i(a->offset[row + r]);
+      sum[r] = kBits == 8 && !kDotTakesBytes ? zero_i() : set1_i(a->offset[row + r]);
       if (kBits < 8) sum[r] = shift_right(sum[r], 8 - kBits);
     }
     if (kBits == 8) {
       SF_UNROLL for (int g = 0; g < 8; g++) {
         const I codes = load_bytes(p + 64 * g);
-        SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], codes, a->codes[g][row + r]);
+        SF_UNROLL for (int r = 0; r < R; r++)
+            sum[r] = kDotTakesBytes ? dot4(sum[r], codes, a->codes[g][row + r])
+                                    : dot4_centred(sum[r], codes, a->codes[g][row + r]);
       }
     } else {
       add_products<R, kBits>(p, a, row, sum);
@@ -201,6 +203,8 @@ using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float
 #define SF_ROWS(kind)                                                              \
   {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>, \
    tile_rows<5, kind>, tile_rows<6, kind>, tile_rows<7, kind>, tile_rows<8, kind>}
+#elif SF_GEMM_ROWS == 4
+#define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>}
 #else
 #define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>}
 #endif

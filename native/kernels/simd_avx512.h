@@ -5,6 +5,9 @@
 // Rows that a product or an attention kernel handles at once: as many sums as fit 32 registers.
 #define SF_GEMM_ROWS 8
 #define SF_ATTENTION_ROWS 6
+// Blocks of keys, and vectors of values, that attention sums at once.
+#define SF_SCORE_BLOCKS 4
+#define SF_WEIGH_VECTORS 4
 
 typedef __m512 F;   // 16 floats
 typedef __m512i I;  // 16 int32, or 64 bytes
@@ -64,6 +67,9 @@ SF_INLINE F load_i8(const void* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
 SF_INLINE F load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+// Whether dot4 takes codes of 8 bits; 4 to 6 bits it always does. If not, dot4_centred takes them less 128.
+constexpr bool kDotTakesBytes = true;
+SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
 // Hides a register's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 // Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the four signed bytes at a.

@@ -5,6 +5,8 @@
 // Few: a 64-byte vector is several registers on a CPU without wide ones.
 #define SF_GEMM_ROWS 2
 #define SF_ATTENTION_ROWS 2
+#define SF_SCORE_BLOCKS 4
+#define SF_WEIGH_VECTORS 4
 
 typedef float F __attribute__((vector_size(64)));
 typedef int32_t I __attribute__((vector_size(64)));
@@ -103,6 +105,8 @@ SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
   return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
 }
 #endif
+constexpr bool kDotTakesBytes = true;
+SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
 // Hides a variable's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+m"(x))
 SF_INLINE I dot4(I acc, I w, const int8_t* a) {
