@@ -31,7 +31,9 @@ SF_INLINE void score_blocks(uint8_t* const* blocks, const uint8_t* q, int d, flo
 
 template <int R, bool kFloat>
 void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d, float scale, float* scores) {
-  constexpr int kBatch = R <= 3 ? SF_SCORE_BLOCKS : SF_SCORE_BLOCKS / 2;  // enough independent sums to hide the latency, few enough for registers
+  constexpr int kBatch =
+      R <= 3 ? SF_SCORE_BLOCKS
+             : SF_SCORE_BLOCKS / 2;  // enough independent sums to hide the latency, few enough for registers
   int b = 0;
   for (; b + kBatch <= n_blocks; b += kBatch)
     score_blocks<R, kBatch, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);

@@ -1,5 +1,10 @@
 #include "builds.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace sixfold {
 
 std::vector<Build> builds() {
@@ -14,6 +19,9 @@ std::vector<Build> builds() {
     if (__builtin_cpu_supports("avxvnni")) found.push_back({kernels_avxvnni(), sampler_avxvnni()});
     found.push_back({kernels_avx2(), sampler_avx2()});
   }
+#endif
+#if defined(__aarch64__)
+  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back({kernels_neon(), sampler_neon()});
 #endif
   found.push_back({kernels_generic(), sampler_generic()});
   return found;

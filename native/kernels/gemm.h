@@ -72,9 +72,9 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
     if (kBits == 8) {
       SF_UNROLL for (int g = 0; g < 8; g++) {
         const I codes = load_bytes(p + 64 * g);
-        SF_UNROLL for (int r = 0; r < R; r++)
-            sum[r] = kDotTakesBytes ? dot4(sum[r], codes, a->codes[g][row + r])
-                                    : dot4_centred(sum[r], codes, a->codes[g][row + r]);
+        SF_UNROLL for (int r = 0; r < R; r++) sum[r] = kDotTakesBytes
+                                                           ? dot4(sum[r], codes, a->codes[g][row + r])
+                                                           : dot4_centred(sum[r], codes, a->codes[g][row + r]);
       }
     } else {
       add_products<R, kBits>(p, a, row, sum);

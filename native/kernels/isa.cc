@@ -3,6 +3,8 @@
 // instruction set, that the linker may pick for everybody.
 #if defined(SF_AVX512) || defined(SF_AVX2)
 #include <immintrin.h>
+#elif defined(SF_NEON)
+#include <arm_neon.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -29,6 +31,8 @@ namespace {
 #include "simd_avx512.h"
 #elif defined(SF_AVX2)
 #include "simd_avx2.h"
+#elif defined(SF_NEON)
+#include "simd_neon.h"
 #else
 #include "simd_generic.h"
 #endif

@@ -121,5 +121,6 @@ const KernelTable* kernels_generic();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avxvnni();  // AVX2 with the dot products of AVX-VNNI
 const KernelTable* kernels_avx512();
+const KernelTable* kernels_neon();  // AArch64 with dot products
 
 }  // namespace sixfold

@@ -46,5 +46,6 @@ const SamplerTable* sampler_generic();
 const SamplerTable* sampler_avx2();
 const SamplerTable* sampler_avxvnni();
 const SamplerTable* sampler_avx512();
+const SamplerTable* sampler_neon();
 
 }  // namespace sixfold

@@ -174,8 +174,8 @@ SF_INLINE void store_bf16(uint16_t* p, F x) {
 }
 SF_INLINE F load_bf16(const uint16_t* p) {
   const __m128i* q = (const __m128i*)p;
-  return from_bits(shift_left(
-      I{_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))}, 16));
+  return from_bits(
+      shift_left(I{_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))}, 16));
 }
 SF_INLINE I zip_bf16(F even, F odd) {
   return or_i(I{to_bf16(even.lo), to_bf16(even.hi)}, shift_left(I{to_bf16(odd.lo), to_bf16(odd.hi)}, 16));
@@ -197,8 +197,7 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
     const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
     const I a = to_int(mul(lo[r], inverse)), b = to_int(mul(hi[r], inverse));
     // Packing interleaves 128-bit lanes: quads 0, 2, 4, 6 and then 1, 3, 5, 7.
-    const __m256i words =
-        _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
+    const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
     const __m256i codes = _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     int32_t quads[8];
     _mm256_storeu_si256((__m256i*)quads, codes);
