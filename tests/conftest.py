@@ -34,6 +34,27 @@ def model_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M (Q4_K_M): `SIXFOLD_TEST_GEMMA`, or the one in the cache."""
+    if path := os.environ.get("SIXFOLD_TEST_GEMMA"):
+        return Path(path)
+    from sixfold.errors import ModelNotFound
+    from sixfold.model_store import resolve
+
+    try:
+        return resolve("gemma3-270m")
+    except ModelNotFound:
+        pytest.skip("gemma3-270m is not in the cache; `sixfold pull gemma3-270m` brings it")
+
+
+@pytest.fixture(scope="session")
+def gemma_golden() -> dict[str, Any]:
+    """Float32 reference of Gemma 3 270M: see the file's `fields`."""
+    loaded: dict[str, Any] = json.loads((GOLDEN / "gemma3.json").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="session")
 def golden() -> dict[str, Any]:
     """Float32 reference of the default model: see the file's `fields`."""
     loaded: dict[str, Any] = json.loads((GOLDEN / "smollm2.json").read_text())

@@ -16,17 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "builds.h"
 #include "kernel_table.h"
 #include "kv_cache.h"
 #include "pack.h"
 #include "program.h"
+#include "sample_bindings.h"
 #include "text_bindings.h"
 #include "thread_pool.h"
-
-#if __has_include("sample_bindings.h")
-#include "sample_bindings.h"
-#define SF_HAS_SAMPLER 1
-#endif
 
 namespace nb = nanobind;
 using namespace sixfold;
@@ -38,29 +35,16 @@ using Array = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cp
 template <typename T, int kDims>
 using Out = nb::ndarray<T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 
-std::vector<const KernelTable*> builds() {
-  std::vector<const KernelTable*> found;
-#if defined(SF_HAS_AVX512)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
-      __builtin_cpu_supports("avx512bf16"))
-    found.push_back(kernels_avx512());
-#endif
-  found.push_back(kernels_generic());
-  return found;
-}
-
-const KernelTable* build_named(const std::string& name) {
+Build build_named(const std::string& name) {
   std::string names;
-  for (const KernelTable* table : builds()) {
-    if (name.empty() || name == table->name) return table;
-    names += (names.empty() ? "" : ", ") + std::string(table->name);
+  for (const Build& build : builds()) {
+    if (name.empty() || name == build.kernels->name) return build;
+    names += (names.empty() ? "" : ", ") + std::string(build.kernels->name);
   }
   throw std::invalid_argument("instruction set '" + name + "' is not available here; there is: " + names);
 }
 
-const KernelTable* default_build = nullptr;
+Build default_build{};
 
 // A thread pool with the kernels that its threads run and the memory of what was packed with it.
 struct Pool {
@@ -72,7 +56,7 @@ struct Pool {
 std::shared_ptr<Pool> make_pool(int n_threads, const std::string& isa) {
   if (n_threads < 1 || n_threads > 1024) throw std::invalid_argument("the number of threads must be in 1..1024");
   auto pool = std::make_shared<Pool>();
-  pool->kernels = isa.empty() ? default_build : build_named(isa);
+  pool->kernels = (isa.empty() ? default_build : build_named(isa)).kernels;
   pool->threads = std::make_shared<ThreadPool>(n_threads);
   pool->arena = std::make_shared<Arena>();
   return pool;
@@ -85,7 +69,7 @@ PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, in
 }
 
 std::string kind_name(WeightKind kind) {
-  const char* names[] = {"q4_1", "q8_0", "f16", "f32"};
+  const char* names[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f16", "bf16", "f32"};
   return names[kind];
 }
 
@@ -308,10 +292,10 @@ NB_MODULE(_native, m) {
 
   m.def("isas", [] {
     std::vector<std::string> names;
-    for (const KernelTable* table : builds()) names.emplace_back(table->name);
+    for (const Build& build : builds()) names.emplace_back(build.kernels->name);
     return names;
   });
-  m.def("default_isa", [] { return std::string(default_build->name); });
+  m.def("default_isa", [] { return std::string(default_build.kernels->name); });
 
   nb::class_<Pool>(m, "ThreadPool")
       .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("isa") = "")
@@ -431,12 +415,6 @@ NB_MODULE(_native, m) {
            nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
 
-#if defined(SF_HAS_SAMPLER)
-#if defined(SF_HAS_AVX512)
-  bind_sampler(m, default_build == kernels_generic() ? sampler_generic() : sampler_avx512());
-#else
-  bind_sampler(m, sampler_generic());
-#endif
-#endif
+  bind_sampler(m, default_build.sampler);
   text_bindings::bind_text(m);
 }

@@ -31,7 +31,7 @@ SF_INLINE void score_blocks(uint8_t* const* blocks, const uint8_t* q, int d, flo
 
 template <int R, bool kFloat>
 void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d, float scale, float* scores) {
-  constexpr int kBatch = R <= 3 ? 4 : 2;  // enough independent sums to hide the latency, few enough for registers
+  constexpr int kBatch = R <= 3 ? SF_SCORE_BLOCKS : SF_SCORE_BLOCKS / 2;  // enough independent sums to hide the latency, few enough for registers
   int b = 0;
   for (; b + kBatch <= n_blocks; b += kBatch)
     score_blocks<R, kBatch, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);
@@ -95,7 +95,8 @@ template <int R, bool kFloat>
 void weigh_segment(uint8_t* const* blocks, int begin, int end, bool fresh, const float* p, int d, size_t half_bytes,
                    float* out) {
   int c = 0;
-  for (; c + 64 <= d; c += 64) weigh_values<R, 4, kFloat>(blocks, begin, end, fresh, p, d, half_bytes, c, out);
+  for (; c + SF_WEIGH_VECTORS * kLanes <= d; c += SF_WEIGH_VECTORS * kLanes)
+    weigh_values<R, SF_WEIGH_VECTORS, kFloat>(blocks, begin, end, fresh, p, d, half_bytes, c, out);
   for (; c < d; c += 32) weigh_values<R, 2, kFloat>(blocks, begin, end, fresh, p, d, half_bytes, c, out);
 }
 

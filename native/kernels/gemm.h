@@ -15,24 +15,35 @@ SF_INLINE void fetch_ahead(const uint8_t* p, int bytes) {
   for (int c = 0; c < bytes; c += 64) prefetch(p + kAheadBytes + c);
 }
 
-template <int R>
-SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+// sum[r] += codes of 4 or 5 bits times activations; `p` points at the codes.
+template <int R, int kBits>
+SF_INLINE void add_products(const uint8_t* p, const ActBlock* a, int row, I* sum) {
+  I fifth = zero_i();
+  if (kBits == 5) fifth = load_bytes(p + kCodeBytes4);
+  SF_UNROLL for (int g = 0; g < 4; g++) {
+    const I both = load_bytes(p + 64 * g);
+    I low = low_nibbles(both), high = high_nibbles(both);
+    if (kBits == 5) low = with_bit(low, fifth, g), high = with_bit(high, fifth, 4 + g);
+    SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], low, a->codes[g][row + r]);
+    SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], high, a->codes[4 + g][row + r]);
+  }
+}
+
+// Types with a minimum: Q4_1, Q5_1.
+template <int R, int kBits>
+SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+  constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kBytes = kCodes + 64;
   const int blocks = w->k / kQuantBlock;
-  const uint8_t* p = w->tiles + (size_t)tile * blocks * kTileBytesQ4_1;
+  const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
   const ActBlock* a = (const ActBlock*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
-  for (int b = 0; b < blocks; b++, p += kTileBytesQ4_1, a++) {
-    fetch_ahead<R>(p, kTileBytesQ4_1);
+  for (int b = 0; b < blocks; b++, p += kBytes, a++) {
+    fetch_ahead<R>(p, kBytes);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
-    SF_UNROLL for (int g = 0; g < 4; g++) {
-      const I both = load_bytes(p + 64 * g);
-      const I low = low_nibbles(both), high = high_nibbles(both);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], low, a->codes[g][row + r]);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], high, a->codes[4 + g][row + r]);
-    }
-    const F d = load_f16(p + 256), m = load_f16(p + 288);
+    add_products<R, kBits>(p, a, row, sum);
+    const F d = load_f16(p + kCodes), m = load_f16(p + kCodes + 32);
     SF_UNROLL for (int r = 0; r < R; r++) {
       acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
       acc[r] = fma(m, set1(a->scaled_sum[row + r]), acc[r]);
@@ -41,21 +52,32 @@ SF_INLINE void tile_q4_1(const MatrixView* w, int tile, const uint8_t* act, int 
   SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
 }
 
-template <int R>
-SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+// Types around zero: Q4_0, Q5_0, Q8_0. The sum begins at what the offset of the codes would add too much.
+template <int R, int kBits>
+SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+  constexpr int kBytes = kBits == 8 ? kCodeBytes8 : kBits == 5 ? kCodeBytes5 : kCodeBytes4;
   const int blocks = w->k / kQuantBlock;
-  const uint8_t* p = w->tiles + (size_t)tile * blocks * kTileBytesQ8_0;
-  const uint8_t* s = w->scales + (size_t)tile * blocks * kScaleBytesQ8_0;
+  const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
+  const uint8_t* s = w->scales + (size_t)tile * blocks * kSideBytes;
   const ActBlock* a = (const ActBlock*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
-  for (int b = 0; b < blocks; b++, p += kTileBytesQ8_0, s += kScaleBytesQ8_0, a++) {
-    fetch_ahead<R>(p, kTileBytesQ8_0);
+  for (int b = 0; b < blocks; b++, p += kBytes, s += kSideBytes, a++) {
+    fetch_ahead<R>(p, kBytes);
     I sum[R];
-    SF_UNROLL for (int r = 0; r < R; r++) sum[r] = set1_i(a->offset[row + r]);
-    SF_UNROLL for (int g = 0; g < 8; g++) {
-      const I codes = load_bytes(p + 64 * g);
-      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], codes, a->codes[g][row + r]);
+    SF_UNROLL for (int r = 0; r < R; r++) {
+      sum[r] = kBits == 8 && !kDotTakesBytes ? zero_i() : set1_i(a->offset[row + r]);
+      if (kBits < 8) sum[r] = shift_right(sum[r], 8 - kBits);
+    }
+    if (kBits == 8) {
+      SF_UNROLL for (int g = 0; g < 8; g++) {
+        const I codes = load_bytes(p + 64 * g);
+        SF_UNROLL for (int r = 0; r < R; r++)
+            sum[r] = kDotTakesBytes ? dot4(sum[r], codes, a->codes[g][row + r])
+                                    : dot4_centred(sum[r], codes, a->codes[g][row + r]);
+      }
+    } else {
+      add_products<R, kBits>(p, a, row, sum);
     }
     const F d = load_f16(s);
     SF_UNROLL for (int r = 0; r < R; r++) acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
@@ -63,10 +85,75 @@ SF_INLINE void tile_q8_0(const MatrixView* w, int tile, const uint8_t* act, int 
   SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
 }
 
+// Q4_K, Q5_K.
+template <int R, int kBits>
+SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+  constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kParts = kSuperBlock / kQuantBlock;
+  const int supers = w->k / kSuperBlock;
+  const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodes);
+  const ActBlock* a = (const ActBlock*)act;
+  F acc[R];
+  SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
+  for (int super = 0; super < supers; super++) {
+    const F d = load_f16(p), e = sub(zero_f(), load_f16(p + 32));
+    const uint8_t* scales = p + 64;
+    fetch_ahead<R>(p, kSuperHeader);
+    p += kSuperHeader;
+    for (int part = 0; part < kParts; part++, p += kCodes, scales += 32, a++) {
+      fetch_ahead<R>(p, kCodes);
+      I sum[R];
+      SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
+      add_products<R, kBits>(p, a, row, sum);
+      const F scale = mul(d, load_u8(scales)), low = mul(e, load_u8(scales + 16));
+      SF_UNROLL for (int r = 0; r < R; r++) {
+        acc[r] = fma(to_float(sum[r]), mul(scale, set1(a->scale[row + r])), acc[r]);
+        acc[r] = fma(low, set1(a->scaled_sum[row + r]), acc[r]);
+      }
+    }
+  }
+  SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
+}
+
+// A scale for 16 k: the low nibbles, k = 0..15 of a part, and the high ones are summed apart.
+template <int R>
+SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+  constexpr int kParts = kSuperBlock / kQuantBlock;
+  const int supers = w->k / kSuperBlock;
+  const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodeBytes6);
+  const ActBlock* a = (const ActBlock*)act;
+  F acc[R];
+  SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
+  for (int super = 0; super < supers; super++) {
+    const F d = load_f16(p);
+    const uint8_t* scales = p + 64;
+    fetch_ahead<R>(p, kSuperHeader);
+    p += kSuperHeader;
+    for (int part = 0; part < kParts; part++, p += kCodeBytes6, a++)
+      for (int half = 0; half < 2; half++, scales += 16) {
+        fetch_ahead<R>(p + half * (kCodeBytes6 / 2), kCodeBytes6 / 2);
+        const I top = load_bytes(p + kCodeBytes4 + 64 * half);
+        I sum[R];
+        SF_UNROLL for (int r = 0; r < R; r++) {
+          const I first = set1_i(a->first_offset[row + r]);
+          sum[r] = half ? sub_i(shift_right(set1_i(a->offset[row + r]), 2), first) : first;
+        }
+        SF_UNROLL for (int g = 0; g < 4; g++) {
+          const I both = load_bytes(p + 64 * g);
+          const I codes = with_two_bits(half ? high_nibbles(both) : low_nibbles(both), top, g);
+          SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], codes, a->codes[4 * half + g][row + r]);
+        }
+        const F scale = mul(d, load_i8(scales));
+        SF_UNROLL for (int r = 0; r < R; r++) acc[r] =
+            fma(to_float(sum[r]), mul(scale, set1(a->scale[row + r])), acc[r]);
+      }
+  }
+  SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, acc[r]);
+}
+
 // Float activations. The four sums over k mod 4 hide the latency of the addition when there are few rows.
 template <int R, WeightKind kKind>
 SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
-  constexpr int kSums = 4, kElement = kKind == kWeightF16 ? 2 : 4;
+  constexpr int kSums = 4, kElement = kKind == kWeightF32 ? 4 : 2;
   const uint8_t* p = w->tiles + (size_t)tile * w->k * kLanes * kElement;
   const float* a = (const float*)act;
   F acc[kSums][R];
@@ -74,7 +161,9 @@ SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int
   for (int k = 0; k < w->k; k += kSums, p += kSums * kLanes * kElement, a += kSums * kRowGroup) {
     SF_UNROLL for (int s = 0; s < kSums; s++) {
       const uint8_t* q = p + s * kLanes * kElement;
-      const F v = kKind == kWeightF16 ? load_f16(q) : load((const float*)q);
+      const F v = kKind == kWeightF32   ? load((const float*)q)
+                  : kKind == kWeightF16 ? load_f16(q)
+                                        : load_bf16((const uint16_t*)q);
       SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = fma(v, set1(a[s * kRowGroup + row + r]), acc[s][r]);
     }
   }
@@ -86,12 +175,26 @@ SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int
 template <int R, WeightKind kKind>
 void tile_rows(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   if (SF_GEMM_ROWS == kRowGroup) row = 0;  // a whole group at once: the compiler need not carry an index
-  if (kKind == kWeightQ4_1)
-    tile_q4_1<R>(w, tile, act, row, out, ldo);
-  else if (kKind == kWeightQ8_0)
-    tile_q8_0<R>(w, tile, act, row, out, ldo);
-  else
-    tile_float<R, kKind>(w, tile, act, row, out, ldo);
+  switch (kKind) {
+    case kWeightQ4_0:
+      return tile_centred<R, 4>(w, tile, act, row, out, ldo);
+    case kWeightQ5_0:
+      return tile_centred<R, 5>(w, tile, act, row, out, ldo);
+    case kWeightQ8_0:
+      return tile_centred<R, 8>(w, tile, act, row, out, ldo);
+    case kWeightQ4_1:
+      return tile_minimum<R, 4>(w, tile, act, row, out, ldo);
+    case kWeightQ5_1:
+      return tile_minimum<R, 5>(w, tile, act, row, out, ldo);
+    case kWeightQ4_K:
+      return tile_super<R, 4>(w, tile, act, row, out, ldo);
+    case kWeightQ5_K:
+      return tile_super<R, 5>(w, tile, act, row, out, ldo);
+    case kWeightQ6_K:
+      return tile_q6_k<R>(w, tile, act, row, out, ldo);
+    default:
+      return tile_float<R, kKind>(w, tile, act, row, out, ldo);
+  }
 }
 
 using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float*, int);
@@ -100,11 +203,15 @@ using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float
 #define SF_ROWS(kind)                                                              \
   {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>, \
    tile_rows<5, kind>, tile_rows<6, kind>, tile_rows<7, kind>, tile_rows<8, kind>}
+#elif SF_GEMM_ROWS == 4
+#define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>}
 #else
 #define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>}
 #endif
-const TileFunction kTileFunctions[4][SF_GEMM_ROWS] = {SF_ROWS(kWeightQ4_1), SF_ROWS(kWeightQ8_0), SF_ROWS(kWeightF16),
-                                                      SF_ROWS(kWeightF32)};
+const TileFunction kTileFunctions[kWeightKinds][SF_GEMM_ROWS] = {
+    SF_ROWS(kWeightQ4_0), SF_ROWS(kWeightQ4_1), SF_ROWS(kWeightQ5_0), SF_ROWS(kWeightQ5_1),
+    SF_ROWS(kWeightQ8_0), SF_ROWS(kWeightQ4_K), SF_ROWS(kWeightQ5_K), SF_ROWS(kWeightQ6_K),
+    SF_ROWS(kWeightF16),  SF_ROWS(kWeightBF16), SF_ROWS(kWeightF32)};
 
 // A tile stays in the first-level cache while all row groups sweep over it.
 void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles, float* out,

@@ -1,7 +1,7 @@
 // All kernels, compiled once per instruction set: SF_ISA names the build. Only pointers, sizes and internal linkage
 // here: a standard template or an inline function with external linkage would leave a weak copy, made for this
 // instruction set, that the linker may pick for everybody.
-#if defined(SF_AVX512)
+#if defined(SF_AVX512) || defined(SF_AVX2)
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
@@ -27,6 +27,8 @@ namespace {
 // clang-format off: in the order of use
 #if defined(SF_AVX512)
 #include "simd_avx512.h"
+#elif defined(SF_AVX2)
+#include "simd_avx2.h"
 #else
 #include "simd_generic.h"
 #endif

@@ -118,6 +118,8 @@ struct KernelTable {
 };
 
 const KernelTable* kernels_generic();
+const KernelTable* kernels_avx2();
+const KernelTable* kernels_avxvnni();  // AVX2 with the dot products of AVX-VNNI
 const KernelTable* kernels_avx512();
 
 }  // namespace sixfold

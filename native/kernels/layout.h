@@ -18,49 +18,119 @@ constexpr int kBlockTokens = 16;
 // Keys of an attention segment: partial results are formed per segment at absolute positions and merged in order.
 constexpr int kSegmentKeys = 256;
 
-// Numbers of the GGUF format.
-enum GgmlType : int32_t { kGgmlF32 = 0, kGgmlF16 = 1, kGgmlQ4_1 = 3, kGgmlQ8_0 = 8 };
+// Values of a block of the K types, in the file and packed.
+constexpr int kSuperBlock = 256;
 
-enum WeightKind : int32_t { kWeightQ4_1 = 0, kWeightQ8_0 = 1, kWeightF16 = 2, kWeightF32 = 3 };
+// Numbers of the GGUF format.
+enum GgmlType : int32_t {
+  kGgmlF32 = 0,
+  kGgmlF16 = 1,
+  kGgmlQ4_0 = 2,
+  kGgmlQ4_1 = 3,
+  kGgmlQ5_0 = 6,
+  kGgmlQ5_1 = 7,
+  kGgmlQ8_0 = 8,
+  kGgmlQ4_K = 12,
+  kGgmlQ5_K = 13,
+  kGgmlQ6_K = 14,
+  kGgmlBF16 = 30,
+};
+
+// Float kinds come last.
+enum WeightKind : int32_t {
+  kWeightQ4_0,
+  kWeightQ4_1,
+  kWeightQ5_0,
+  kWeightQ5_1,
+  kWeightQ8_0,
+  kWeightQ4_K,
+  kWeightQ5_K,
+  kWeightQ6_K,
+  kWeightF16,
+  kWeightBF16,
+  kWeightF32,
+  kWeightKinds,
+};
 
 // How a kernel reads its activations: int8 with a scale per 32 values, or float.
 enum ActKind : int32_t { kActInt8 = 0, kActFloat = 1 };
 
 // A packed weight matrix y = W a with n outputs (padded to 16) and k inputs. Tiles are ordered [n / 16][k / 32].
 //
-//   Q4_1 tile, 320 bytes            16 columns x 32 k
-//     [  0, 256)  4 vectors of 64 B: vector g, lane c (4 bytes) = bytes 4g..4g+3 of column c's GGUF nibble array,
-//                 so low nibbles are k = 4g..4g+3 and high nibbles k = 16+4g..16+4g+3
-//     [256, 288)  16 fp16 scales d
-//     [288, 320)  16 fp16 minimums m             w = d * code + m
-//   Q8_0 tile, 512 bytes of codes, and 32 bytes of fp16 scales in a side stream of the same order
-//     vector g, lane c (4 bytes) = codes of column c for k = 4g..4g+3, stored as q + 128 (unsigned)
-//   F16 / F32 tile, 32 x 16 elements: [k][column]
+//   Codes of 16 columns x 32 k. Operand g of 8 holds k = 4g..4g+3: lane c (4 bytes) is column c.
+//     4 bits  4 vectors of 64 B: vector g is operand g in the low nibbles, operand 4 + g in the high ones. GGUF keeps
+//             k and k + 16 in one byte, too: packing its 32-value types moves whole bytes
+//     5 bits  the same, then one vector: bit g of each byte is the fifth bit of operand g
+//     6 bits  the same as 4 bits, then two vectors: bits 2 (g % 4).. of each byte of vector g / 4 are operand g's high
+//     two 8 bits  8 vectors, stored as q + 128 (unsigned)
+//   Tiles                                                    w =
+//     Q4_1  codes, 16 fp16 scales d, 16 fp16 minimums m        d * code + m
+//     Q5_1  the same with 5 bits                               d * code + m
+//     Q4_0, Q5_0, Q8_0  codes; 16 fp16 scales in a side        d * (code - 8, 16 or 128)
+//           stream of the same order, so that codes stay on cache lines
+//   Tiles of 256 k: 16 fp16 d, 16 fp16 e, 256 bytes of scales, then codes of 8 x 32 k
+//     Q4_K, Q5_K  scales: per 32 k 16 bytes s, 16 bytes t      d * s * code - e * t
+//     Q6_K        scales: per 16 k 16 signed bytes s; no e     d * s * (code - 32)
+//   F16 / BF16 / F32 tile, 32 x 16 elements: [k][column]
 struct MatrixView {
   WeightKind kind;
   int32_t n;       // outputs, padded to a multiple of 16
   int32_t n_true;  // outputs that mean something
   int32_t k;       // inputs, a multiple of 32
   const uint8_t* tiles;
-  const uint8_t* scales;  // Q8_0 only
+  const uint8_t* scales;  // the side stream
 };
 
-constexpr int kTileBytesQ4_1 = 320;
-constexpr int kTileBytesQ8_0 = 512;
-constexpr int kScaleBytesQ8_0 = 32;
+constexpr int kCodeBytes4 = 256, kCodeBytes5 = 320, kCodeBytes6 = 384, kCodeBytes8 = 512;  // of 16 columns x 32 k
+constexpr int kSideBytes = 32;                                                             // per 32 k
+constexpr int kSuperHeader = 64 + 256;
 
-static inline ActKind act_kind(WeightKind kind) {
-  return kind == kWeightQ4_1 || kind == kWeightQ8_0 ? kActInt8 : kActFloat;
+// Bytes of codes of 16 columns x 32 k.
+static inline int code_bytes(WeightKind kind) {
+  switch (kind) {
+    case kWeightQ4_0:
+    case kWeightQ4_1:
+    case kWeightQ4_K:
+      return kCodeBytes4;
+    case kWeightQ5_0:
+    case kWeightQ5_1:
+    case kWeightQ5_K:
+      return kCodeBytes5;
+    case kWeightQ6_K:
+      return kCodeBytes6;
+    case kWeightQ8_0:
+      return kCodeBytes8;
+    default:
+      return kLanes * kQuantBlock * (kind == kWeightF32 ? 4 : 2);
+  }
 }
+
+static inline bool is_super(WeightKind kind) {
+  return kind == kWeightQ4_K || kind == kWeightQ5_K || kind == kWeightQ6_K;
+}
+
+// Inputs that a tile spans.
+static inline int tile_k(WeightKind kind) { return is_super(kind) ? kSuperBlock : kQuantBlock; }
+
+static inline int tile_bytes(WeightKind kind) {
+  if (is_super(kind)) return kSuperHeader + kSuperBlock / kQuantBlock * code_bytes(kind);
+  return code_bytes(kind) + (kind == kWeightQ4_1 || kind == kWeightQ5_1 ? 64 : 0);
+}
+
+static inline int side_bytes(WeightKind kind) {
+  return kind == kWeightQ4_0 || kind == kWeightQ5_0 || kind == kWeightQ8_0 ? kSideBytes : 0;
+}
+
+static inline ActKind act_kind(WeightKind kind) { return kind < kWeightF16 ? kActInt8 : kActFloat; }
 
 // Activations of 8 rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
 // row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
 struct alignas(64) ActBlock {
   int8_t codes[kQuantBlock / 4][kRowGroup][4];  // [k / 4][row][k % 4]
   float scale[kRowGroup];                       // amax / 127
-  float scaled_sum[kRowGroup];                  // scale * sum(codes): multiplies the minimum of Q4_1
+  float scaled_sum[kRowGroup];                  // scale * sum(codes): multiplies a block's minimum
   int32_t offset[kRowGroup];                    // -128 * sum(codes): undoes the + 128 of Q8_0
-  float unused[kRowGroup];
+  int32_t first_offset[kRowGroup];              // -32 * sum(first 16 codes): the same for Q6_K
 };
 static_assert(sizeof(ActBlock) == 384, "one activation block is six cache lines");
 

@@ -6,13 +6,109 @@
 namespace sixfold {
 namespace {
 
-constexpr int kBlockBytesQ4_1 = 20;  // d, m, 16 bytes of nibbles
-constexpr int kBlockBytesQ8_0 = 34;  // d, 32 codes
-
 uint16_t load_u16(const uint8_t* p) {
   uint16_t x;
   std::memcpy(&x, p, 2);
   return x;
+}
+
+// Bytes of a block in the file, and how many values it holds.
+struct BlockSize {
+  int bytes, values;
+};
+
+BlockSize block_size(int ggml_type) {
+  switch (ggml_type) {
+    case kGgmlF32:
+      return {4, 1};
+    case kGgmlF16:
+    case kGgmlBF16:
+      return {2, 1};
+    case kGgmlQ4_0:
+      return {18, 32};
+    case kGgmlQ4_1:
+      return {20, 32};
+    case kGgmlQ5_0:
+      return {22, 32};
+    case kGgmlQ5_1:
+      return {24, 32};
+    case kGgmlQ8_0:
+      return {34, 32};
+    case kGgmlQ4_K:
+      return {144, 256};
+    case kGgmlQ5_K:
+      return {176, 256};
+    case kGgmlQ6_K:
+      return {210, 256};
+    default:
+      return {0, 1};
+  }
+}
+
+// Where the parts of a block of 32 values lie.
+struct Small {
+  uint16_t d, m;           // bits of float16
+  const uint8_t* high;     // 4 bytes: bit i is the fifth bit of value i; null where there is none
+  const uint8_t* nibbles;  // 16 bytes: values i and 16 + i
+};
+
+Small small_block(int ggml_type, const uint8_t* b) {
+  const bool minimum = ggml_type == kGgmlQ4_1 || ggml_type == kGgmlQ5_1;
+  const bool five = ggml_type == kGgmlQ5_0 || ggml_type == kGgmlQ5_1;
+  const uint8_t* p = b + (minimum ? 4 : 2);
+  return {load_u16(b), minimum ? load_u16(b + 2) : uint16_t{0}, five ? p : nullptr, five ? p + 4 : p};
+}
+
+// The 6-bit scale and minimum of 32 values of Q4_K and Q5_K.
+void scale_and_minimum(const uint8_t* q, int part, uint8_t* scale, uint8_t* minimum) {
+  if (part < 4) {
+    *scale = q[part] & 63;
+    *minimum = q[part + 4] & 63;
+  } else {
+    *scale = static_cast<uint8_t>((q[part + 4] & 15) | (q[part - 4] >> 6 << 4));
+    *minimum = static_cast<uint8_t>((q[part + 4] >> 4) | (q[part] >> 6 << 4));
+  }
+}
+
+// 32 unsigned codes: part `part` of a block (0 for blocks of 32).
+void read_codes(int ggml_type, const uint8_t* b, int part, uint8_t* codes) {
+  if (ggml_type == kGgmlQ6_K) {
+    const int half = part / 4, quarter = part % 4;
+    const uint8_t *low = b + 64 * half + 32 * (quarter & 1), *high = b + 128 + 32 * half;
+    for (int i = 0; i < 32; i++)
+      codes[i] = static_cast<uint8_t>((quarter < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> 2 * quarter & 3) << 4);
+  } else if (ggml_type == kGgmlQ4_K || ggml_type == kGgmlQ5_K) {
+    const bool five = ggml_type == kGgmlQ5_K;
+    const uint8_t *high = b + 16, *nibbles = b + (five ? 48 : 16) + 32 * (part / 2);
+    for (int i = 0; i < 32; i++)
+      codes[i] = static_cast<uint8_t>((part % 2 ? nibbles[i] >> 4 : nibbles[i] & 15) |
+                                      (five ? (high[i] >> part & 1) << 4 : 0));
+  } else {
+    const Small small = small_block(ggml_type, b);
+    for (int i = 0; i < 16; i++) codes[i] = small.nibbles[i] & 15, codes[16 + i] = small.nibbles[i] >> 4;
+    if (small.high)
+      for (int i = 0; i < 32; i++) codes[i] = static_cast<uint8_t>(codes[i] | (small.high[i / 8] >> i % 8 & 1) << 4);
+  }
+}
+
+// Column c of a tile's codes, from 32 codes of 4 to 6 bits.
+void put_codes(WeightKind kind, const uint8_t* codes, int c, uint8_t* out) {
+  for (int i = 0; i < 16; i++)
+    out[64 * (i / 4) + 4 * c + i % 4] = static_cast<uint8_t>((codes[i] & 15) | codes[16 + i] << 4);
+  uint8_t* planes = out + kCodeBytes4 + 4 * c;
+  if (code_bytes(kind) == kCodeBytes5) {
+    for (int i = 0; i < 4; i++) {
+      int bits = 0;
+      for (int g = 0; g < 8; g++) bits |= (codes[4 * g + i] >> 4 & 1) << g;
+      planes[i] = static_cast<uint8_t>(bits);
+    }
+  } else if (code_bytes(kind) == kCodeBytes6) {
+    for (int i = 0; i < 8; i++) {
+      int bits = 0;
+      for (int g = 0; g < 4; g++) bits |= (codes[16 * (i / 4) + 4 * g + i % 4] >> 4 & 3) << 2 * g;
+      planes[64 * (i / 4) + i % 4] = static_cast<uint8_t>(bits);
+    }
+  }
 }
 
 struct PackJob {
@@ -40,20 +136,31 @@ void tile_rows(const PackJob& job, int tile, const uint8_t* rows[kLanes], int* t
   for (int c = 0; c < kLanes; c++) rows[c] = first + c < s.n_rows ? s.data + (first + c) * stride : nullptr;
 }
 
-void pack_q4_1(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
+constexpr uint8_t kNothing[256] = {};  // a block of zeros, for the rows of padding
+
+// Q4_0, Q4_1, Q5_0, Q5_1: GGUF's bytes of nibbles are already those of the tile.
+void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8_t* side) {
+  const int bytes = block_size(type).bytes;
   for (int c = 0; c < kLanes; c++) {
-    static const uint8_t kZero[kBlockBytesQ4_1] = {};
-    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * kBlockBytesQ4_1 : kZero;
-    for (int g = 0; g < 4; g++) std::memcpy(out + 64 * g + 4 * c, b + 4 + 4 * g, 4);
-    std::memcpy(out + 256 + 2 * c, b, 2);
-    std::memcpy(out + 288 + 2 * c, b + 2, 2);
+    const Small b = small_block(type, rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing);
+    for (int g = 0; g < 4; g++) std::memcpy(out + 64 * g + 4 * c, b.nibbles + 4 * g, 4);
+    if (b.high) {
+      // Bit 4 g + i goes to bit g of byte i: an 8 x 4 transposition of bits.
+      uint32_t high, planes = 0;
+      std::memcpy(&high, b.high, 4);
+      for (int i = 0; i < 4; i++)
+        for (int g = 0; g < 8; g++) planes |= (high >> (4 * g + i) & 1) << (8 * i + g);
+      std::memcpy(out + kCodeBytes4 + 4 * c, &planes, 4);
+    }
+    uint8_t* scales = side_bytes(kind) ? side : out + code_bytes(kind);
+    std::memcpy(scales + 2 * c, &b.d, 2);
+    if (!side_bytes(kind)) std::memcpy(scales + 32 + 2 * c, &b.m, 2);
   }
 }
 
 void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8_t* scales) {
   for (int c = 0; c < kLanes; c++) {
-    static const uint8_t kZero[kBlockBytesQ8_0] = {};
-    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * kBlockBytesQ8_0 : kZero;
+    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * 34 : kNothing;
     for (int g = 0; g < 8; g++) {
       uint32_t quad;
       std::memcpy(&quad, b + 2 + 4 * g, 4);
@@ -64,7 +171,28 @@ void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8
   }
 }
 
-void pack_f16(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
+// Q4_K, Q5_K, Q6_K: 256 k of 16 columns.
+void pack_super(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out) {
+  const int bytes = block_size(type).bytes;
+  for (int c = 0; c < kLanes; c++) {
+    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing;
+    std::memcpy(out + 2 * c, type == kGgmlQ6_K ? b + 208 : b, 2);
+    std::memcpy(out + 32 + 2 * c, type == kGgmlQ6_K ? kNothing : b + 2, 2);
+    for (int part = 0; part < kSuperBlock / kQuantBlock; part++) {
+      uint8_t* scales = out + 64 + 32 * part + c;
+      if (type == kGgmlQ6_K)
+        scales[0] = b[192 + 2 * part], scales[16] = b[193 + 2 * part];
+      else
+        scale_and_minimum(b + 4, part, scales, scales + 16);
+      uint8_t codes[kQuantBlock];
+      read_codes(type, b, part, codes);
+      put_codes(kind, codes, c, out + kSuperHeader + part * code_bytes(kind));
+    }
+  }
+}
+
+// F16 and BF16: two bytes a value.
+void pack_halves(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
   for (int c = 0; c < kLanes; c++)
     for (int i = 0; i < kQuantBlock; i++) {
       const uint16_t x = rows[c] ? load_u16(rows[c] + 2 * (static_cast<size_t>(block) * kQuantBlock + i)) : 0;
@@ -81,25 +209,11 @@ void pack_f32(const uint8_t* const rows[kLanes], int type, int block, uint8_t* o
   }
 }
 
-size_t tile_bytes(WeightKind kind) {
-  switch (kind) {
-    case kWeightQ4_1:
-      return kTileBytesQ4_1;
-    case kWeightQ8_0:
-      return kTileBytesQ8_0;
-    case kWeightF16:
-      return size_t{2} * kLanes * kQuantBlock;
-    case kWeightF32:
-      return size_t{4} * kLanes * kQuantBlock;
-  }
-  return 0;
-}
-
 constexpr int kTilesPerChunk = 4;
 
 void pack_chunk(void* arg, const void*, int chunk, int) {
   const PackJob& job = *static_cast<const PackJob*>(arg);
-  const int blocks = job.k / kQuantBlock;
+  const int blocks = job.k / tile_k(job.kind);
   const size_t size = tile_bytes(job.kind);
   for (int tile = chunk * kTilesPerChunk; tile < (chunk + 1) * kTilesPerChunk && tile < job.n_tiles; tile++) {
     const uint8_t* rows[kLanes];
@@ -107,33 +221,43 @@ void pack_chunk(void* arg, const void*, int chunk, int) {
     tile_rows(job, tile, rows, &type);
     for (int b = 0; b < blocks; b++) {
       const size_t index = static_cast<size_t>(tile) * blocks + b;
-      uint8_t* out = job.tiles + index * size;
-      switch (job.kind) {
-        case kWeightQ4_1:
-          pack_q4_1(rows, b, out);
-          break;
-        case kWeightQ8_0:
-          pack_q8_0(rows, b, out, job.scales + index * kScaleBytesQ8_0);
-          break;
-        case kWeightF16:
-          pack_f16(rows, b, out);
-          break;
-        case kWeightF32:
-          pack_f32(rows, type, b, out);
-          break;
-      }
+      uint8_t *out = job.tiles + index * size, *side = job.scales + index * side_bytes(job.kind);
+      if (job.kind == kWeightF32)
+        pack_f32(rows, type, b, out);
+      else if (job.kind == kWeightF16 || job.kind == kWeightBF16)
+        pack_halves(rows, b, out);
+      else if (job.kind == kWeightQ8_0)
+        pack_q8_0(rows, b, out, side);
+      else if (is_super(job.kind))
+        pack_super(job.kind, type, rows, b, out);
+      else
+        pack_small(job.kind, type, rows, b, out, side);
     }
   }
 }
 
 WeightKind kind_of(int ggml_type) {
   switch (ggml_type) {
+    case kGgmlQ4_0:
+      return kWeightQ4_0;
     case kGgmlQ4_1:
       return kWeightQ4_1;
+    case kGgmlQ5_0:
+      return kWeightQ5_0;
+    case kGgmlQ5_1:
+      return kWeightQ5_1;
     case kGgmlQ8_0:
       return kWeightQ8_0;
+    case kGgmlQ4_K:
+      return kWeightQ4_K;
+    case kGgmlQ5_K:
+      return kWeightQ5_K;
+    case kGgmlQ6_K:
+      return kWeightQ6_K;
     case kGgmlF16:
       return kWeightF16;
+    case kGgmlBF16:
+      return kWeightBF16;
     default:
       return kWeightF32;
   }
@@ -141,9 +265,12 @@ WeightKind kind_of(int ggml_type) {
 
 void check(const PackSource& s) {
   const size_t stride = row_bytes(s.ggml_type, s.k);
-  if (stride == 0) throw std::invalid_argument("tensor type " + std::to_string(s.ggml_type) + " has no kernel");
+  if (block_size(s.ggml_type).bytes == 0)
+    throw std::invalid_argument("tensor type " + std::to_string(s.ggml_type) + " has no kernel");
   if (s.k <= 0 || s.k % kQuantBlock != 0 || s.k > (1 << 24))
     throw std::invalid_argument("a matrix needs a multiple of 32 inputs, not " + std::to_string(s.k));
+  if (s.k % block_size(s.ggml_type).values != 0)
+    throw std::invalid_argument(std::to_string(s.k) + " inputs are not whole blocks of the tensor's type");
   if (s.n_rows <= 0 || s.n_rows > (1 << 28)) throw std::invalid_argument("a matrix needs at least one row");
   if (s.bytes != static_cast<size_t>(s.n_rows) * stride)
     throw std::invalid_argument("a tensor of " + std::to_string(s.n_rows) + " x " + std::to_string(s.k) + " has " +
@@ -167,38 +294,54 @@ float half_to_float(uint16_t half) {
 }
 
 size_t row_bytes(int ggml_type, int64_t k) {
-  switch (ggml_type) {
-    case kGgmlF32:
-      return 4 * k;
-    case kGgmlF16:
-      return 2 * k;
-    case kGgmlQ4_1:
-      return k / kQuantBlock * kBlockBytesQ4_1;
-    case kGgmlQ8_0:
-      return k / kQuantBlock * kBlockBytesQ8_0;
-    default:
-      return 0;
-  }
+  const BlockSize size = block_size(ggml_type);
+  return k / size.values * size.bytes;
 }
 
 void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, float* out) {
+  const BlockSize size = block_size(ggml_type);
   for (int64_t i = begin; i < end; i += kQuantBlock, out += kQuantBlock) {
-    const int64_t block = i / kQuantBlock;
-    if (ggml_type == kGgmlF32) {
-      std::memcpy(out, row + 4 * i, 4 * kQuantBlock);
-    } else if (ggml_type == kGgmlF16) {
-      for (int j = 0; j < kQuantBlock; j++) out[j] = half_to_float(load_u16(row + 2 * (i + j)));
-    } else if (ggml_type == kGgmlQ4_1) {
-      const uint8_t* b = row + block * kBlockBytesQ4_1;
-      const float d = half_to_float(load_u16(b)), m = half_to_float(load_u16(b + 2));
-      for (int j = 0; j < 16; j++) {
-        out[j] = d * static_cast<float>(b[4 + j] & 15) + m;
-        out[j + 16] = d * static_cast<float>(b[4 + j] >> 4) + m;
-      }
-    } else {
-      const uint8_t* b = row + block * kBlockBytesQ8_0;
-      const float d = half_to_float(load_u16(b));
-      for (int j = 0; j < kQuantBlock; j++) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
+    const uint8_t* b = row + i / size.values * size.bytes;
+    const int part = static_cast<int>(i % size.values / kQuantBlock);
+    uint8_t codes[kQuantBlock], scale, minimum;
+    float d, m;
+    switch (ggml_type) {
+      case kGgmlF32:
+        std::memcpy(out, b, 4 * kQuantBlock);
+        break;
+      case kGgmlF16:
+        for (int j = 0; j < kQuantBlock; j++) out[j] = half_to_float(load_u16(b + 2 * j));
+        break;
+      case kGgmlBF16:
+        for (int j = 0; j < kQuantBlock; j++) {
+          const uint32_t bits = static_cast<uint32_t>(load_u16(b + 2 * j)) << 16;
+          std::memcpy(out + j, &bits, 4);
+        }
+        break;
+      case kGgmlQ8_0:
+        d = half_to_float(load_u16(b));
+        for (int j = 0; j < kQuantBlock; j++) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
+        break;
+      case kGgmlQ6_K:
+        d = half_to_float(load_u16(b + 208));
+        read_codes(ggml_type, b, part, codes);
+        for (int j = 0; j < kQuantBlock; j++)
+          out[j] = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * part + j / 16])) *
+                   static_cast<float>(codes[j] - 32);
+        break;
+      case kGgmlQ4_K:
+      case kGgmlQ5_K:
+        scale_and_minimum(b + 4, part, &scale, &minimum);
+        d = half_to_float(load_u16(b)) * static_cast<float>(scale);
+        m = half_to_float(load_u16(b + 2)) * static_cast<float>(minimum);
+        read_codes(ggml_type, b, part, codes);
+        for (int j = 0; j < kQuantBlock; j++) out[j] = d * static_cast<float>(codes[j]) - m;
+        break;
+      default:
+        d = half_to_float(small_block(ggml_type, b).d), m = half_to_float(small_block(ggml_type, b).m);
+        read_codes(ggml_type, b, 0, codes);
+        const int zero = ggml_type == kGgmlQ4_0 ? 8 : ggml_type == kGgmlQ5_0 ? 16 : 0;
+        for (int j = 0; j < kQuantBlock; j++) out[j] = d * static_cast<float>(codes[j] - zero) + m;
     }
   }
 }
@@ -217,8 +360,8 @@ MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, 
               nullptr};
   const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
   if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
-  const size_t tiles = static_cast<size_t>(job.n_tiles) * (job.k / kQuantBlock);
-  const size_t scale_bytes = kind == kWeightQ8_0 ? tiles * kScaleBytesQ8_0 : 0;
+  const size_t tiles = static_cast<size_t>(job.n_tiles) * (job.k / tile_k(kind)),
+               scale_bytes = tiles * side_bytes(kind);
   job.tiles = arena.allocate(tiles * tile_bytes(kind));
   if (scale_bytes) job.scales = arena.allocate(scale_bytes);
   pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
@@ -279,27 +422,59 @@ void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* ac
 
 namespace {
 
+// Operand g, column c, byte i of a tile's codes.
+int code_at(WeightKind kind, const uint8_t* codes, int g, int c, int i) {
+  const int at = 4 * c + i;
+  if (kind == kWeightQ8_0) return codes[64 * g + at];
+  const int both = codes[64 * (g % 4) + at], low = g < 4 ? both & 15 : both >> 4;
+  if (code_bytes(kind) == kCodeBytes5) return low | (codes[kCodeBytes4 + at] >> g & 1) << 4;
+  if (code_bytes(kind) == kCodeBytes6) return low | (codes[kCodeBytes4 + 64 * (g / 4) + at] >> 2 * (g % 4) & 3) << 4;
+  return low;
+}
+
+float value_at(const MatrixView& v, const uint8_t* t, const uint8_t* side, int c, int k) {
+  const int part = k / kQuantBlock, i = k % kQuantBlock;
+  const auto half = [&](const uint8_t* p) { return half_to_float(load_u16(p + 2 * c)); };
+  float x;
+  switch (v.kind) {
+    case kWeightF32:
+      std::memcpy(&x, t + 4 * (i * kLanes + c), 4);
+      return x;
+    case kWeightF16:
+      return half(t + 2 * i * kLanes);
+    case kWeightBF16: {
+      const uint32_t bits = static_cast<uint32_t>(load_u16(t + 2 * (i * kLanes + c))) << 16;
+      std::memcpy(&x, &bits, 4);
+      return x;
+    }
+    default:
+      break;
+  }
+  const uint8_t* codes = is_super(v.kind) ? t + kSuperHeader + part * code_bytes(v.kind) : t;
+  const int code = code_at(v.kind, codes, i / 4, c, i % 4);
+  const uint8_t* scales = t + 64 + 32 * part + c;
+  switch (v.kind) {
+    case kWeightQ4_1:
+    case kWeightQ5_1:
+      return half(t + code_bytes(v.kind)) * static_cast<float>(code) + half(t + code_bytes(v.kind) + 32);
+    case kWeightQ6_K:
+      return half(t) * static_cast<float>(static_cast<int8_t>(scales[i / 16 * 16])) * static_cast<float>(code - 32);
+    case kWeightQ4_K:
+    case kWeightQ5_K:
+      return half(t) * static_cast<float>(scales[0]) * static_cast<float>(code) -
+             half(t + 32) * static_cast<float>(scales[16]);
+    default:
+      return half(side) * static_cast<float>(code - (v.kind == kWeightQ8_0 ? 128 : v.kind == kWeightQ5_0 ? 16 : 8));
+  }
+}
+
 void unpack_part(const MatrixView& v, float* out) {
-  const int blocks = v.k / kQuantBlock;
+  const int width = tile_k(v.kind), blocks = v.k / width;
   for (int n = 0; n < v.n_true; n++)
     for (int k = 0; k < v.k; k++) {
-      const size_t index = static_cast<size_t>(n / kLanes) * blocks + k / kQuantBlock;
-      const int c = n % kLanes, i = k % kQuantBlock;
-      const uint8_t* t = v.tiles + index * tile_bytes(v.kind);
-      float x = 0;
-      if (v.kind == kWeightQ4_1) {
-        const uint8_t byte = t[64 * (i % 16 / 4) + 4 * c + i % 4];
-        x = half_to_float(load_u16(t + 256 + 2 * c)) * static_cast<float>(i < 16 ? byte & 15 : byte >> 4) +
-            half_to_float(load_u16(t + 288 + 2 * c));
-      } else if (v.kind == kWeightQ8_0) {
-        x = half_to_float(load_u16(v.scales + index * kScaleBytesQ8_0 + 2 * c)) *
-            static_cast<float>(t[64 * (i / 4) + 4 * c + i % 4] - 128);
-      } else if (v.kind == kWeightF16) {
-        x = half_to_float(load_u16(t + 2 * (i * kLanes + c)));
-      } else {
-        std::memcpy(&x, t + 4 * (i * kLanes + c), 4);
-      }
-      out[static_cast<size_t>(n) * v.k + k] = x;
+      const size_t index = static_cast<size_t>(n / kLanes) * blocks + k / width;
+      out[static_cast<size_t>(n) * v.k + k] = value_at(v, v.tiles + index * tile_bytes(v.kind),
+                                                       v.scales + index * side_bytes(v.kind), n % kLanes, k % width);
     }
 }
 

@@ -43,6 +43,8 @@ struct SamplerTable {
 };
 
 const SamplerTable* sampler_generic();
+const SamplerTable* sampler_avx2();
+const SamplerTable* sampler_avxvnni();
 const SamplerTable* sampler_avx512();
 
 }  // namespace sixfold

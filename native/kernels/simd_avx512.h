@@ -5,6 +5,9 @@
 // Rows that a product or an attention kernel handles at once: as many sums as fit 32 registers.
 #define SF_GEMM_ROWS 8
 #define SF_ATTENTION_ROWS 6
+// Blocks of keys, and vectors of values, that attention sums at once.
+#define SF_SCORE_BLOCKS 4
+#define SF_WEIGH_VECTORS 4
 
 typedef __m512 F;   // 16 floats
 typedef __m512i I;  // 16 int32, or 64 bytes
@@ -44,7 +47,29 @@ SF_INLINE I and_i(I a, I b) { return _mm512_and_si512(a, b); }
 SF_INLINE I max_i(I a, I b) { return _mm512_max_epi32(a, b); }
 SF_INLINE I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 SF_INLINE I high_nibbles(I x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+// Each byte of x with bit g of the plane's byte as its bit 4.
+SF_INLINE I with_bit(I x, I plane, int g) {
+  const __m512i moved = g < 4 ? _mm512_slli_epi16(plane, 4 - g) : _mm512_srli_epi16(plane, g - 4);
+  return _mm512_ternarylogic_epi32(moved, _mm512_set1_epi8(0x10), x, 0xEA);  // (moved & mask) | x
+}
+// Each byte of x with bits 2g and 2g + 1 of the plane's byte as its bits 4 and 5.
+SF_INLINE I with_two_bits(I x, I plane, int g) {
+  const __m512i moved = g < 2 ? _mm512_slli_epi16(plane, 4 - 2 * g) : _mm512_srli_epi16(plane, 2 * g - 4);
+  return _mm512_ternarylogic_epi32(moved, _mm512_set1_epi8(0x30), x, 0xEA);
+}
+SF_INLINE I sub_i(I a, I b) { return _mm512_sub_epi32(a, b); }
+// Of signed lanes.
+SF_INLINE I shift_right(I x, int n) { return _mm512_srai_epi32(x, n); }
+SF_INLINE F load_u8(const void* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
+SF_INLINE F load_i8(const void* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
 SF_INLINE F load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+// Whether dot4 takes codes of 8 bits; 4 to 6 bits it always does. If not, dot4_centred takes them less 128.
+constexpr bool kDotTakesBytes = true;
+SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
 // Hides a register's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 // Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the four signed bytes at a.
@@ -125,7 +150,7 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
   }
   // 128-bit lane j of bytes[i]: quads j and 4 + j of row 2i, then of row 2i + 1.
   for (int i = 0; i < 4; i++) bytes[i] = _mm512_packs_epi16(words[2 * i], words[2 * i + 1]);
-  __m512i sum = _mm512_setzero_si512();
+  __m512i sum = _mm512_setzero_si512(), firsts = sum;
   const __m512i ones = _mm512_set1_epi8(1);
   for (int half = 0; half < 2; half++) {  // quads 0-3, then 4-7
     const __m512 x0 = _mm512_castsi512_ps(bytes[0]), x1 = _mm512_castsi512_ps(bytes[1]);
@@ -137,10 +162,14 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
     _mm512_store_si512(out->codes[4 * half], first);
     _mm512_store_si512(out->codes[4 * half + 2], second);
     sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, ones, first), ones, second);
+    if (!half) firsts = sum;
   }
+  const __m256i first_sums = _mm256_add_epi32(_mm512_castsi512_si256(firsts), _mm512_extracti64x4_epi64(firsts, 1));
   const __m256i sums = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
   _mm256_store_ps(out->scale, scale);
   _mm256_store_ps(out->scaled_sum, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums)));
   _mm256_store_si256((__m256i*)out->offset, _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sums, 7)));
+  _mm256_store_si256((__m256i*)out->first_offset,
+                     _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(first_sums, 5)));
 }
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

@@ -5,6 +5,8 @@
 // Few: a 64-byte vector is several registers on a CPU without wide ones.
 #define SF_GEMM_ROWS 2
 #define SF_ATTENTION_ROWS 2
+#define SF_SCORE_BLOCKS 4
+#define SF_WEIGH_VECTORS 4
 
 typedef float F __attribute__((vector_size(64)));
 typedef int32_t I __attribute__((vector_size(64)));
@@ -50,6 +52,26 @@ SF_INLINE I and_i(I a, I b) { return a & b; }
 SF_INLINE I max_i(I a, I b) { return a > b ? a : b; }
 SF_INLINE I low_nibbles(I x) { return x & 0x0f0f0f0f; }
 SF_INLINE I high_nibbles(I x) { return (x >> 4) & 0x0f0f0f0f; }
+SF_INLINE I with_bit(I x, I plane, int g) { return x | ((g < 4 ? plane << (4 - g) : plane >> (g - 4)) & 0x10101010); }
+SF_INLINE I with_two_bits(I x, I plane, int g) {
+  return x | ((g < 2 ? plane << (4 - 2 * g) : plane >> (2 * g - 4)) & 0x30303030);
+}
+SF_INLINE I sub_i(I a, I b) { return a - b; }
+SF_INLINE I shift_right(I x, int n) { return x >> n; }
+SF_INLINE F load_u8(const void* p) {
+  uint8_t b[16];
+  __builtin_memcpy(b, p, 16);
+  I x;
+  for (int i = 0; i < 16; i++) x[i] = b[i];
+  return to_float(x);
+}
+SF_INLINE F load_i8(const void* p) {
+  int8_t b[16];
+  __builtin_memcpy(b, p, 16);
+  I x;
+  for (int i = 0; i < 16; i++) x[i] = b[i];
+  return to_float(x);
+}
 SF_INLINE F load_f16(const void* p) {
   uint16_t h[16];
   __builtin_memcpy(h, p, 32);
@@ -83,6 +105,8 @@ SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
   return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
 }
 #endif
+constexpr bool kDotTakesBytes = true;
+SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
 // Hides a variable's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+m"(x))
 SF_INLINE I dot4(I acc, I w, const int8_t* a) {
@@ -175,7 +199,7 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
     __builtin_memcpy(&amax, &top, 4);
     const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
     const I a = to_int(mul(lo[r], inverse)), b = to_int(mul(hi[r], inverse));
-    const int32_t sum = sum_lanes_i(add_i(a, b));
+    const int32_t first_sum = sum_lanes_i(a), sum = first_sum + sum_lanes_i(b);
     int8_t codes[32];
     store_int8(codes, a);
     store_int8(codes + 16, b);
@@ -183,5 +207,6 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
     out->scale[r] = amax / 127.0f;
     out->scaled_sum[r] = out->scale[r] * (float)sum;
     out->offset[r] = (int32_t)(-128u * (uint32_t)sum);
+    out->first_offset[r] = (int32_t)(-32u * (uint32_t)first_sum);
   }
 }

@@ -61,5 +61,5 @@ TENSOR_TYPES: dict[int, TensorType] = {
 }
 """Type number -> type. Numbers that ggml has retired (4, 5, 31 to 33, 36 to 38) are unknown here, and refused."""
 
-SUPPORTED_TYPES = frozenset({F32, F16, Q4_1, Q8_0})
+SUPPORTED_TYPES = frozenset({F32, F16, 2, Q4_1, 6, 7, Q8_0, 12, 13, 14, BF16})
 """What `GGUFFile.data` hands out."""

@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.executor.native.kernels import Matrix
+from sixfold.executor.native.reference_types import FLOAT_TYPES, dequantize
 
 __all__ = [
     "ReferenceMatrix",
     "ReferenceProgram",
     "attention",
-    "dequantize",
     "matmul",
     "quantize_activations",
-    "quantize_weights",
     "rms_norm",
     "rotate",
     "silu",
@@ -31,54 +30,8 @@ __all__ = [
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
-F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
 BLOCK = 32
 """Values that share a scale."""
-
-
-def dequantize(tensor: Matrix) -> Float32:
-    """[n_rows, k] of a tensor's bytes. Source of the block layouts: the GGUF specification, ggml's block types."""
-    shape = (tensor.n_rows, tensor.k)
-    if tensor.ggml_type == F32:
-        return tensor.data.view(np.float32).reshape(shape).copy()
-    if tensor.ggml_type == F16:
-        return tensor.data.view(np.float16).reshape(shape).astype(np.float32)
-    if tensor.ggml_type == Q8_0:  # d f16, 32 int8
-        blocks = tensor.data.reshape(-1, 34)
-        d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
-        return (d * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(shape)
-    if tensor.ggml_type == Q4_1:  # d f16, m f16, 16 bytes: low nibbles are the first 16 values
-        blocks = tensor.data.reshape(-1, 20)
-        d, m = (blocks[:, i : i + 2].copy().view(np.float16).astype(np.float32) for i in (0, 2))
-        codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
-        return (d * codes.astype(np.float32) + m).reshape(shape)
-    raise ValueError(f"tensor type {tensor.ggml_type} has no kernel")
-
-
-def quantize_weights(ggml_type: int, w: Float32) -> Matrix:
-    """The nearest tensor of a type to w [n_rows, k]: for tests that make their own models."""
-    n_rows, k = w.shape
-    if ggml_type == F32:
-        raw = w.astype(np.float32).tobytes()
-    elif ggml_type == F16:
-        raw = w.astype(np.float16).tobytes()
-    else:
-        blocks = w.reshape(-1, BLOCK).astype(np.float32)
-        if ggml_type == Q8_0:
-            d = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16)
-            codes = np.rint(blocks / np.maximum(d.astype(np.float32), 1e-10)).clip(-127, 127).astype(np.int8)
-            packed = np.concatenate([d.view(np.uint8), codes.view(np.uint8)], axis=1)
-        elif ggml_type == Q4_1:
-            low = blocks.min(axis=1, keepdims=True)
-            d = ((blocks.max(axis=1, keepdims=True) - low) / 15).astype(np.float16)
-            m = low.astype(np.float16)
-            scale = np.maximum(d.astype(np.float32), 1e-10)
-            codes4 = np.rint((blocks - m.astype(np.float32)) / scale).clip(0, 15).astype(np.uint8)
-            packed = np.concatenate([d.view(np.uint8), m.view(np.uint8), codes4[:, :16] | codes4[:, 16:] << 4], axis=1)
-        else:
-            raise ValueError(f"tensor type {ggml_type} has no kernel")
-        raw = packed.tobytes()
-    return Matrix(ggml_type, np.frombuffer(raw, np.uint8), n_rows, k)
 
 
 def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
@@ -160,7 +113,7 @@ class ReferenceMatrix:
         """As `kernels.pack_matrix`."""
         parts = [dequantize(t) for t in tensors]
         types = {t.ggml_type for t in tensors}
-        int8 = activations == "int8" and not types & {F32, F16} and not (interleave and len(types) > 1)
+        int8 = activations == "int8" and not types & FLOAT_TYPES and not (interleave and len(types) > 1)
         if not interleave:
             return cls(np.concatenate(parts), int8)
         k = tensors[0].k

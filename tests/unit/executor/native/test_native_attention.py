@@ -10,7 +10,7 @@ import pytest
 
 from sixfold.executor.native import kernels, reference
 from sixfold.executor.native.kernels import KVCache, Program, ThreadPool
-from sixfold.executor.native.reference import F32, quantize_weights
+from sixfold.executor.native.reference_types import F32, quantize_weights
 
 VOCAB = 50
 

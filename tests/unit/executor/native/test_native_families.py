@@ -46,6 +46,20 @@ def test_logits_equal_the_references(pool: ThreadPool, tmp_path: Path, family: s
         np.testing.assert_array_equal(of_gguf, of_folder)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3moe", "gemma3"])
+def test_every_float_type_gives_the_same_bits(pool: ThreadPool, tmp_path: Path, family: str) -> None:
+    """The weights are exact in all of them."""
+    ids, _ = tiny.references(family)[0]
+    want = logits(loaded(tiny.gguf(tmp_path, family), pool), ids)
+    for path in (
+        tiny.gguf(tmp_path, family, kind=tiny.BF16),
+        tiny.gguf(tmp_path, family, kind=tiny.F16),
+        tiny.folder(tmp_path, family, dtype="BF16", shards=2),
+        tiny.folder(tmp_path, family, dtype="F16"),
+    ):
+        np.testing.assert_array_equal(logits(loaded(path, pool), ids), want)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_chunks_batches_and_threads_change_no_bit(isa: str, tmp_path: Path, family: str) -> None:
     path = tiny.gguf(tmp_path, family, kind=tiny.F16)

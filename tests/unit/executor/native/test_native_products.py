@@ -8,10 +8,15 @@ import pytest
 from sixfold import _native
 from sixfold.executor.native import kernels, reference
 from sixfold.executor.native.kernels import Matrix, ThreadPool
-from sixfold.executor.native.reference import F16, F32, Q4_1, Q8_0, ReferenceMatrix, quantize_weights
+from sixfold.executor.native.reference import ReferenceMatrix
+from sixfold.executor.native.reference_types import F16, F32, Q4_1, Q8_0, TYPES, quantize_weights
 
-TYPES = {"f32": F32, "f16": F16, "q4_1": Q4_1, "q8_0": Q8_0}
 rng = np.random.default_rng(3)
+
+
+def width(name: str) -> int:
+    """Three blocks of a type."""
+    return 3 * (256 if name.endswith("_k") else 32)
 
 
 def random_tensor(ggml_type: int, n: int, k: int) -> Matrix:
@@ -21,20 +26,34 @@ def random_tensor(ggml_type: int, n: int, k: int) -> Matrix:
 @pytest.mark.parametrize("name", TYPES)
 def test_packing_keeps_every_value(pool: ThreadPool, name: str) -> None:
     tensors = [
-        random_tensor(TYPES[name], 48, 96),
-        random_tensor(TYPES[name], 16, 96),
-        random_tensor(TYPES[name], 21, 96),
+        random_tensor(TYPES[name], 48, width(name)),
+        random_tensor(TYPES[name], 16, width(name)),
+        random_tensor(TYPES[name], 21, width(name)),
     ]
     packed = kernels.pack_matrix(pool, tensors)
-    assert (packed.n, packed.k, packed.kind) == (85, 96, name)
+    assert (packed.n, packed.k, packed.kind) == (85, width(name), name)
     np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_interleaving_alternates_tiles_of_16_rows(pool: ThreadPool, name: str) -> None:
-    tensors = [random_tensor(TYPES[name], 32, 64), random_tensor(TYPES[name], 32, 64)]
+    tensors = [random_tensor(TYPES[name], 32, width(name)), random_tensor(TYPES[name], 32, width(name))]
     packed = kernels.pack_matrix(pool, tensors, interleave=True)
     np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors, interleave=True).w)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_are_looked_up_in_place(pool: ThreadPool, name: str) -> None:
+    tensor = random_tensor(TYPES[name], 5, width(name))
+    kv = kernels.KVCache(1, 1, 32, 1, False)
+    program = kernels.Program(pool, kv, 8, width(name))
+    program.embed(kernels.pack_embedding(tensor), 0.5)
+    program.finalize()
+    ids, none = np.array([4, 0, 3], np.int32), np.zeros(0, np.int32)
+    positions, flags = np.arange(3, dtype=np.int32), np.zeros(0, np.uint8)
+    row = np.zeros(1, np.int32)
+    program.run(ids, positions, np.zeros(3, np.int32), row, row[None], none, flags, none.copy(), flags.copy())
+    np.testing.assert_array_equal(program.residual(3), ReferenceMatrix.of([tensor]).w[ids] / 2)
 
 
 def test_float32_activations_float_neighbours_and_mixed_tiles_store_float32(pool: ThreadPool) -> None:
@@ -75,7 +94,8 @@ def test_every_half_is_converted(pool: ThreadPool) -> None:
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [
-        (Matrix(2, np.zeros(18, np.uint8), 1, 32), "type 2 has no kernel"),
+        (Matrix(10, np.zeros(84, np.uint8), 1, 256), "type 10 has no kernel"),
+        (Matrix(12, np.zeros(144, np.uint8), 1, 32), "whole blocks"),
         (Matrix(F32, np.zeros(40 * 4, np.uint8), 1, 40), "multiple of 32"),
         (Matrix(Q8_0, np.zeros(33, np.uint8), 1, 32), "34 bytes, not 33"),
         (Matrix(F32, np.zeros(0, np.uint8), 0, 32), "at least one row"),
@@ -119,17 +139,18 @@ def test_activations_are_quantized_bit_for_bit(pool: ThreadPool) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_reaches_the_result(pool: ThreadPool, bad: float) -> None:
-    x = np.ones((3, 64), np.float32)
-    x[1, 40] = bad
     for name in TYPES:
-        y = _native.matmul(pool, kernels.pack_matrix(pool, [random_tensor(TYPES[name], 16, 64)]), x)
+        x = np.ones((3, width(name)), np.float32)
+        x[1, 40] = bad
+        y = _native.matmul(pool, kernels.pack_matrix(pool, [random_tensor(TYPES[name], 16, width(name))]), x)
         assert np.isfinite(y[[0, 2]]).all(), name
         assert not np.isfinite(y[1]).any(), name
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("k", [32, 96, 576])
-def test_products_match(pool: ThreadPool, name: str, k: int) -> None:
+@pytest.mark.parametrize("blocks", [1, 3, 18])
+def test_products_match(pool: ThreadPool, name: str, blocks: int) -> None:
+    k = width(name) // 3 * blocks
     tensors = [random_tensor(TYPES[name], 48, k), random_tensor(TYPES[name], 5, k)]
     x = rng.standard_normal((19, k)).astype(np.float32)
     got = _native.matmul(pool, kernels.pack_matrix(pool, tensors), x)
@@ -140,9 +161,9 @@ def test_products_match(pool: ThreadPool, name: str, k: int) -> None:
 @pytest.mark.parametrize("name", TYPES)
 def test_a_row_does_not_depend_on_the_rows_beside_it(isa: str, name: str) -> None:
     pools = [ThreadPool(n, isa) for n in (1, 2, 3)]
-    tensor = random_tensor(TYPES[name], 160, 192)
+    tensor = random_tensor(TYPES[name], 160, 2 * width(name))
     packed = kernels.pack_matrix(pools[1], [tensor])
-    x = rng.standard_normal((33, 192)).astype(np.float32)
+    x = rng.standard_normal((33, 2 * width(name))).astype(np.float32)
     alone = np.concatenate([_native.matmul(pools[0], packed, x[i : i + 1]) for i in range(len(x))])
     for n_rows in (2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33):
         for pool in pools:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.executor.native.tiny_llama import Row, TinyLlama, block_tables, run
 
 from sixfold.executor.native.kernels import Program, ThreadPool
-from sixfold.executor.native.reference import F16, F32, Q4_1, Q8_0
+from sixfold.executor.native.reference_types import F16, F32, Q4_1, Q8_0
 
 rng = np.random.default_rng(5)
 

@@ -11,7 +11,7 @@ from tests.unit.executor.native.tiny_llama import Row, TinyLlama, block_tables, 
 from sixfold import _native
 from sixfold.executor.native import kernels
 from sixfold.executor.native.kernels import ThreadPool
-from sixfold.executor.native.reference import F32, Q8_0, quantize_weights
+from sixfold.executor.native.reference_types import F32, Q8_0, quantize_weights
 
 
 def test_more_threads_than_cores(isa: str) -> None:

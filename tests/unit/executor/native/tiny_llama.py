@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from sixfold.executor.native import kernels
 from sixfold.executor.native.kernels import KVCache, Matrix, PackedMatrix, Program, ThreadPool
-from sixfold.executor.native.reference import ReferenceMatrix, ReferenceProgram, quantize_weights
+from sixfold.executor.native.reference import ReferenceMatrix, ReferenceProgram
+from sixfold.executor.native.reference_types import quantize_weights
 
 EPS = 1e-5
 
