@@ -16,6 +16,12 @@ __all__ = ["field_name", "refusal", "unknown_field"]
 MAX_SUGGESTED_CHARS = 64
 """A longer name is no slip of the finger, and comparing takes its time."""
 
+CLOSE = 0.75
+"""Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
+
+OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")}
+"""Other APIs' names that are too far from ours to be found by their letters."""
+
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
@@ -98,5 +104,7 @@ def _suggestion(kind: type, path: str, name: str) -> str:
     names = re.findall(r"\.(\w+)", path)
     fields: tuple[str, ...] = getattr(_INSIDE.get(names[-1]) if names else kind, "__struct_fields__", ())
     offered = [field for field in fields if field not in UNSUPPORTED and field not in INERT and field != "script"]
-    close = difflib.get_close_matches(name, offered, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    meant = OTHER_NAMES.get(name)
+    if meant not in offered:
+        meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)
+    return f"; did you mean {meant}?" if meant is not None else ""

@@ -382,7 +382,11 @@ def test_wrong_types_are_told_in_the_words_of_json(target: Target) -> None:
         ("temprature", "temperature"),
         ("stopp", "stop"),
         ("top_logprob", "top_logprobs"),
+        ("max_output_tokens", "max_tokens"),
         ("guided_json", None),
+        ("input", None),
+        ("system", None),
+        ("length_penalty", None),
         ("tool", None),
         ("foo", None),
         ("max_tokens" * 100, None),
@@ -397,6 +401,8 @@ def test_an_unknown_field_is_answered_with_the_one_that_was_meant(target: Target
 def test_a_slip_inside_an_object_is_compared_with_its_own_fields(target: Target) -> None:
     error = refused(target.chat(stream=True, stream_options={"include_usag": True}), "stream_options.include_usag")
     assert error["message"].endswith("; did you mean include_usage?")
+    error = refused(target.complete(max_completion_tokens=5), "max_completion_tokens")
+    assert error["message"].endswith("; did you mean max_tokens?")
     error = refused(target.chat([{"role": "user", "contents": "x"}]), "messages[0].contents")
     assert error["message"].endswith("; did you mean content?")
 
