@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -129,6 +130,21 @@ def test_run_prints_the_answer_and_nothing_else(answer: str) -> None:
         "run", "scripted", "-", "--executor", "scripted", "--script", answer, "--max-tokens", "2", stdin="hi"
     )
     assert done.stdout == "ab\n"
+
+
+def test_the_example_of_the_scripted_page_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scripted.md").read_text()
+    [example] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "answer.json"
+    path.write_text(example)
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path), "--max-tokens", "5")  # four, and the end token
+    assert (done.stdout, done.stderr) == ("Hello, world!\n", "")
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path), "--max-tokens", "3")
+    assert done.stdout == "Hello, world\n"
+    path.write_text(json.dumps({"script": ["Fine", -1]}))
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path))
+    assert (done.returncode, done.stdout) == (1, "Fine")
+    assert "no usable logits" in done.stderr
 
 
 @pytest.mark.parametrize(

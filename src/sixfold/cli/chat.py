@@ -126,14 +126,13 @@ def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any], 
     name = resolved.config.model.model
     prepare(resolved.config)
     if say:
-        click.echo(f"{name} is loading ...")
+        shown = Path(name).name if Path(name).exists() else name
+        click.echo(f"{shown} is loading ...")
     from sixfold.llm import LLM
 
     with LLM(**{**resolved.chosen(), "model": name}) as llm:
         if say:
-            click.echo(
-                f"You talk to {llm.text.name}; question and answers have room for {llm.text.max_model_len} tokens."
-            )
+            click.echo(f"You talk to {shown}; the conversation has room for {llm.text.max_model_len} tokens.")
         yield llm
 
 
