@@ -73,7 +73,7 @@ $(TOOLS)/.stamp: constraints.txt | $(BIN)/python
 # Editable: Python comes from src/, so only a change of native code or of the project file builds again.
 $(STAMPS)/package: pyproject.toml $(NATIVE_SOURCES) $(STAMPS)/dependencies $(TOOLS)/.stamp
 	@sh scripts/preflight.sh "$(BIN)/python" "$(CXX)"
-	@echo "-- compiling and installing sixfold"
+	@echo "-- compiling and installing sixfold (about a minute)"
 	@$(BUILD_ENV) $(PIP) install -q --no-build-isolation --no-deps -e .
 	@touch $@
 

@@ -21,6 +21,19 @@ from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
 from sixfold.observability.metrics import ApiMetrics
 
+EXIT_CODES = """\
+`sixfold help COMMAND` is `sixfold COMMAND --help`. `--traceback` may stand before or behind the command.
+
+| exit code | when |
+|---|---|
+| 0 | done; `serve`: stopped by Ctrl-C or SIGTERM, once its processes had been started |
+| 1 | it failed; `show`: the model does not fit into memory; `doctor`: something is wrong |
+| 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address |
+| 4 | `serve`: one of its processes died, and it stopped the others |
+| 130 | stopped by Ctrl-C; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
+
+`serve scripted --script FILE` serves answers that you wrote down: [the scripted executor](scripted.md).
+"""
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = {"terminal_width": 100, "max_content_width": 100}
 MADE = "<!-- Made by scripts/write_docs.py; do not edit. -->\n"
@@ -58,11 +71,22 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+TITLES = {
+    "model": "Model",
+    "scheduler": "Scheduler",
+    "cache": "KV cache",
+    "executor": "Executor",
+    "api": "HTTP API",
+    "": "Whole program",
+}
+"""Part of the configuration -> heading in settings.md."""
+
+
 def _part(owner: str) -> tuple[str, str]:
     if not owner:
-        return "Everything", "Not of one part alone."
+        return TITLES[owner], "What belongs to no part alone."
     doc = (type(getattr(Config(), owner)).__doc__ or "").splitlines()[0]
-    return owner.capitalize(), doc
+    return TITLES[owner], doc
 
 
 def cli_page() -> str:
@@ -71,7 +95,7 @@ def cli_page() -> str:
     parts = [
         MADE,
         "# The `sixfold` command\n",
-        "Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 130 stopped by Ctrl-C.\n",
+        EXIT_CODES,
         f"## `sixfold`\n\n```\n{cli.get_help(top)}\n```\n",
     ]
     parts += [_command(name, command, top) for name, command in cli.commands.items()]
@@ -83,11 +107,11 @@ def _command(name: str, command: click.Command, top: click.Context) -> str:
     shown.params = [param for param in command.params if isinstance(param, click.Argument) or param.name not in names()]
     text = shown.get_help(click.Context(shown, info_name=name, parent=top, **WIDTH))
     taken = {param.name for param in command.params}
-    owners = [owner or "everything" for owner, f in settings().values() if f.name in taken - {"model"}]
+    owners = [TITLES[owner] for owner, f in settings().values() if f.name in taken - {"model"}]
     more = ""
     if owners:
-        links = ", ".join(f"[{owner}](settings.md#{owner})" for owner in dict.fromkeys(owners))
-        more = f"\nAnd the settings of {links}.\n"
+        links = ", ".join(f"[{t}](settings.md#{t.lower().replace(' ', '-')})" for t in dict.fromkeys(owners))
+        more = f"\nAnd the settings under {links}.\n"
     return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
 
 

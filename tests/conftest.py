@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_sessionstart() -> None:
+    """A shell's background job starts with SIGINT ignored, and would hand that on to every program under test."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -91,7 +93,8 @@ def answer(tmp_path: Path) -> str:
 
 def test_chat_in_a_terminal_ctrl_c_stops_the_answer(answer: str) -> None:
     with terminal("chat", *SCRIPTED, "--script", answer) as screen:
-        at = screen.wait_for("> ")
+        at = screen.wait_for("You talk to scripted")
+        at = screen.wait_for("> ", after=at)
         screen.type("hello\n")
         at = screen.wait_for("abcdef", after=at)
         screen.press_ctrl_c()
@@ -112,17 +115,36 @@ def test_chat_in_a_terminal_ctrl_c_stops_the_answer(answer: str) -> None:
 
 def test_chat_reads_a_pipe(answer: str) -> None:
     done = sixfold("chat", *SCRIPTED, "--script", answer, "--max-tokens", "3", stdin="one\n/reset\ntwo\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n(forgotten)\nabc\n", "")
+    cut = "(cut at 3 tokens; --max-tokens)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n(forgotten)\nabc\n", 2 * cut)
 
 
 def test_run_prints_the_answer_and_nothing_else(answer: str) -> None:
-    for arguments in (("run", "scripted", "hi"), ("run", "scripted", "hi", "--raw")):
+    for arguments in (("run", "hi"), ("run", "scripted", "hi"), ("run", "scripted", "hi", "--raw")):
         done = sixfold(*arguments, "--executor", "scripted", "--script", answer, "--max-tokens", "5")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "abcde\n", "")
+        assert (done.returncode, done.stdout) == (0, "abcde\n")
+        assert done.stderr == "(cut at 5 tokens; --max-tokens)\n"
+    whole = sixfold("run", "scripted", "hi", "--script", answer)
+    assert (whole.stdout, whole.stderr) == ("abcdefghijklmnopqrstuvwxyz" * 4 + "\n", "")
     done = sixfold(
         "run", "scripted", "-", "--executor", "scripted", "--script", answer, "--max-tokens", "2", stdin="hi"
     )
     assert done.stdout == "ab\n"
+
+
+def test_the_example_of_the_scripted_page_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scripted.md").read_text()
+    [example] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "answer.json"
+    path.write_text(example)
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path), "--max-tokens", "5")  # four, and the end token
+    assert (done.stdout, done.stderr) == ("Hello, world!\n", "")
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path), "--max-tokens", "3")
+    assert done.stdout == "Hello, world\n"
+    path.write_text(json.dumps({"script": ["Fine", -1]}))
+    done = sixfold("run", "scripted", "Hello?", "--script", str(path))
+    assert (done.returncode, done.stdout) == (1, "Fine")
+    assert "no usable logits" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -131,12 +153,14 @@ def test_run_prints_the_answer_and_nothing_else(answer: str) -> None:
         (("run", "no-such-model", "hi"), 1, "no-such-model"),
         (("run", "scripted", "hi", "--executor", "scripted", "--temperature", "9"), 1, "temperature"),
         (("run", "scripted", "hi", "--executor", "scripted", "--script", "/none.json"), 2, "--script"),
+        (("rm", "smollm2"), 1, "sixfold: smollm2 is not on this machine"),
+        (("serve", "scripted", "--host", "203.0.113.7", "--port", "0"), 2, "--host 203.0.113.7"),
         (("serve", "--pipeline-depth", "3"), 2, "--pipeline-depth"),
         (("serve", "--config", "/none.toml"), 2, "/none.toml"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = sixfold(*arguments)
+    done = sixfold(*arguments, SIXFOLD_CACHE="/nonexistent")
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -165,6 +189,17 @@ def test_doctor_tells_value_and_origin(tmp_path: Path) -> None:
     assert report["problems"] == []
     assert done.returncode == 0
     assert "--threads" in sixfold("doctor").stdout
+
+
+def test_doctor_tells_what_is_automatic_and_a_taken_port() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        report = json.loads(sixfold("doctor", "scripted", "--port", str(port), "--json").stdout)
+    assert report["settings"]["--max-queued-requests"]["means"] == 4 * 64
+    assert "means" not in report["settings"]["--max-num-seqs"]
+    assert report["notes"] == [f"`serve` cannot listen on 127.0.0.1:{port} now: Address already in use"]
 
 
 def test_bench_hashes_the_tokens_that_generate_gives() -> None:

@@ -60,6 +60,14 @@ def test_every_endpoint_is_documented() -> None:
     assert [path for path in paths if path not in text] == []
 
 
+def test_every_source_file_has_its_place_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (?:`([\w/]+)/`|itself) \| (.*\.py`.*) \|$", text, re.MULTILINE)
+    said = [str(Path(folder, name)) for folder, files in rows for name in re.findall(r"`(\w+\.py)`", files)]
+    files = [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")]
+    assert sorted(said) == sorted(files), "the table in `Where what is` of docs/architecture.md"
+
+
 def test_every_setting_has_help() -> None:
     for flag, (_, f) in settings().items():
         assert f.metadata["help"], flag

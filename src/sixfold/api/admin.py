@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 
 import msgspec
@@ -10,9 +12,12 @@ from sixfold import __version__
 from sixfold.api.call import Call
 from sixfold.api.openapi import document
 
-__all__ = ["live", "metrics", "model", "models", "openapi", "ready", "version"]
+__all__ = ["home", "live", "metrics", "model", "models", "openapi", "ready", "version"]
 
 STARTED = int(time.time())
+
+
+_HOST = re.compile(rb"[A-Za-z0-9.-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 
 class Model(msgspec.Struct):
@@ -44,6 +49,24 @@ class Version(msgspec.Struct):
     version: str
     build: str
     """Backend and instruction set."""
+
+
+async def home(call: Call) -> None:
+    """`GET /`: a few words for people who open the address in a browser."""
+    model = call.context.client.model_name
+    host = call.header(b"host") or b""
+    url = "http://" + (host.decode("ascii") if _HOST.fullmatch(host) else "localhost:8000")
+    messages = [{"role": "user", "content": "Say hello."}]
+    body = msgspec.json.encode({"model": model, "messages": messages, "temperature": 0, "stream": True}).decode()
+    text = (
+        f"Sixfold {__version__} serves {model} with an API like OpenAI's.\n\n"
+        "  /v1/models      the served model\n"
+        "  /openapi.json   every path and field\n"
+        "  /health         whether requests are taken\n\n"
+        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
+    )
+    headers = [(b"x-content-type-options", b"nosniff")]
+    await call.respond(200, text.encode(), content_type=b"text/plain; charset=utf-8", headers=headers)
 
 
 async def models(call: Call) -> None:

@@ -25,12 +25,14 @@ async def collect(
     Raises:
         SixfoldError: the generation failed; nothing was sent.
     """
+    call.counted = generation
     gone = asyncio.ensure_future(call.wait_gone())
     gone.add_done_callback(lambda _: generation.close())
     try:
         async for deltas in generation.steps():
             add(deltas)
     except ClientGone:
+        call.fault = "client_gone"
         return
     finally:
         generation.close()

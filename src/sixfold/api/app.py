@@ -46,6 +46,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/completions", create_completion),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
+    ("GET", "/", admin.home),
     ("GET", "/v1/models", admin.models),
     ("GET", "/v1/models/{id:path}", admin.model),
     ("GET", "/health", admin.ready),
@@ -85,7 +86,7 @@ class App:
             self._check_host(call)
             await self._router(scope, receive, send)
         except ClientGone:
-            return
+            call.fault = "client_gone"
         except HTTPException as error:
             await call.fail(_routing_error(error, scope))
         except SixfoldError as error:
@@ -93,6 +94,8 @@ class App:
         except Exception as error:
             logger.exception("request %s failed", call.request_id)
             await self._fail(call, error)
+        finally:
+            call.log_end()
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""

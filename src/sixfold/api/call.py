@@ -7,15 +7,19 @@ would reset it, and the client might never see the answer; so for a short time w
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, render_error
+from sixfold.api.errors import ClientGone, clip, describe, render_error
+from sixfold.api.generation import Generation
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 
 __all__ = ["Call"]
@@ -25,6 +29,8 @@ LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
+logger = logging.getLogger("sixfold.api.requests")
+
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -32,10 +38,24 @@ class Call:
     """See the module's docstring. Lives as long as its handler runs.
 
     Attributes:
+        counted: the generation that answers the call, once the engine has taken it; for the log.
+        fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
     """
 
-    __slots__ = ("_body_left", "_send", "context", "receive", "request_id", "scope", "started")
+    __slots__ = (
+        "_arrival_s",
+        "_body_left",
+        "_send",
+        "context",
+        "counted",
+        "fault",
+        "receive",
+        "request_id",
+        "scope",
+        "started",
+        "status",
+    )
 
     def __init__(self, context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
         self.context = context
@@ -48,6 +68,10 @@ class Call:
         else:
             self.request_id = "req-" + secrets.token_hex(12)
         self.started = False
+        self.status = 0
+        self.counted: Generation | None = None
+        self.fault: str | None = None
+        self._arrival_s = time.monotonic()
         self._body_left = (
             self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
         )
@@ -132,6 +156,7 @@ class Call:
     ) -> None:
         """Send a whole response."""
         self.started = True
+        self.status = status
         head = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
@@ -151,11 +176,13 @@ class Call:
         answer = render_error(error, self.request_id)
         headers = [(b"retry-after", b"%d" % answer.retry_after_s)] if answer.retry_after_s is not None else []
         self.context.metrics.count_refusal(answer.status)
+        self.log_fault(error)
         await self.respond(answer.status, answer.body, headers=headers)
 
     async def start_stream(self, headers: Headers = ()) -> None:
         """Begin a response of server-sent events."""
         self.started = True
+        self.status = 200
         head = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -179,6 +206,32 @@ class Call:
             return []
         shown = "".join(c if " " <= c <= "~" else "?" for c in clip(", ".join(names), 1000))
         return [(b"x-sixfold-ignored-fields", shown.encode("ascii"))]
+
+    # log
+
+    def log_end(self) -> None:
+        """One line for the call, at level info. Nothing that its caller wrote but the path and the label."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        parts = [
+            f"id={self.request_id} {self.scope.get('method', '-')} {quote(clip(self.scope['path']))}",
+            f"status={self.status or '-'}",
+            f"ms={(time.monotonic() - self._arrival_s) * 1e3:.1f}",
+        ]
+        if self.counted is not None:
+            usage = self.counted.usage()
+            parts.append(f"prompt_tokens={usage.prompt_tokens} completion_tokens={usage.completion_tokens}")
+        if self.fault is not None:
+            parts.append(f"fault={self.fault}")
+        logger.info("%s", " ".join(parts))
+
+    def log_fault(self, error: BaseException) -> None:
+        """Keep the code for the call's line; the reason is a line of its own, at level debug."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        body = describe(error, self.request_id)[1]
+        self.fault = body.code or body.type
+        logger.debug("id=%s refused: %r (param %r)", self.request_id, body.message, body.param)
 
     async def _linger(self) -> None:
         dropped = 0

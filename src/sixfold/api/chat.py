@@ -16,7 +16,7 @@ from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
 from sixfold.api.logprobs import ChatLogprobs, Shown, ShownEntries
 from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
-from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest
+from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, unsupported, unsupported_part
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
@@ -26,6 +26,9 @@ from sixfold.text import ROLES, ChatTemplate
 __all__ = ["create_chat_completion", "template_messages", "template_of"]
 
 ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
+
+MAX_TOKENS = 2**31 - 1
+"""The largest `max_tokens` there is: the range is told as one, with the least that a chat takes."""
 
 json = msgspec.json.encode
 
@@ -105,7 +108,7 @@ def _template_message(where: str, message: ChatMessage) -> dict[str, Any]:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
     for name in ECHOED_FIELDS:
         if getattr(message, name) not in (None, [], ""):
-            raise InvalidRequest(f"{where}.{name} is not supported by this server", param=f"{where}.{name}")
+            raise unsupported(f"{where}.{name}")
     out: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(f"{where}.content", message),
@@ -123,9 +126,11 @@ def _text(where: str, message: ChatMessage) -> str:
         return content
     if not content:
         raise InvalidRequest(f"{where} must be text or a list of text parts", param=where)
-    for part in content:
-        if part.type != "text" or part.text is None:
-            raise InvalidRequest(f"{where}: only parts of type text, with a text, are supported", param=where)
+    for index, part in enumerate(content):
+        if part.type != "text":
+            raise unsupported_part(where, index, part.type)
+        if part.text is None:
+            raise InvalidRequest(f"{where}: part {index} has no text", param=where)
     return "\n".join([part.text or "" for part in content])
 
 
@@ -135,8 +140,8 @@ def _limits(request: ChatRequest) -> Limits:
         raise InvalidRequest("max_tokens and max_completion_tokens differ; give one", param="max_completion_tokens")
     field = "max_tokens" if new is None else "max_completion_tokens"
     max_tokens = old if new is None else new
-    if max_tokens == 0:
-        raise InvalidRequest(f"{field} must be at least 1", param=field)
+    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
+        raise InvalidRequest(f"{field} must be between 1 and {MAX_TOKENS}, not {max_tokens}", param=field)
     top = request.top_logprobs
     if top is not None and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -307,7 +312,7 @@ class _Stream(Renderer):
             % (answer.id.encode(), answer.created, json(answer.model), json(answer.fingerprint))
         )
         self._end = b'],"usage":null' if usage else b"]"
-        self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._end + b"}\n\n"
+        self._plain_end = b'},"logprobs":null,"finish_reason":null,"stop_reason":null}' + self._end + b"}\n\n"
         self._heads = [self._head + b'{"index":%d,"delta":{"content":' % index for index in range(answer.n)]
         self._begun = [False] * answer.n
         self._logprobs = _Logprobs(answer)

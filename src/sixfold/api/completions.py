@@ -79,7 +79,9 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[str],
 def _limits(request: CompletionRequest) -> Limits:
     best_of = request.best_of
     if best_of is not None and best_of not in (1, request.n):
-        raise InvalidRequest("best_of other than n is not supported", param="best_of")
+        raise InvalidRequest(
+            "best_of other than n is not supported by this server yet", param="best_of", code="unsupported_field"
+        )
     request.best_of = None
     return Limits(
         max_tokens=request.max_tokens,
@@ -285,7 +287,7 @@ class _Stream(Renderer):
             % (answer.id.encode(), answer.created, json(answer.model), json(answer.fingerprint))
         )
         self._end = b'],"usage":null}\n\n' if usage else b"]}\n\n"
-        self._plain_end = b',"logprobs":null,"finish_reason":null}' + self._end
+        self._plain_end = b',"logprobs":null,"finish_reason":null,"stop_reason":null}' + self._end
         self._begun: set[int] = set()
         self._logprobs = _Logprobs(answer)
         self._waiting: list[ChoiceDelta] = []

@@ -13,9 +13,11 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.api.errors import clip
 from sixfold.api.json_fault import find_fault, nests_too_much
+from sixfold.api.schemas import unsupported_part
+from sixfold.api.type_fault import field_name, refusal, unknown_field
 from sixfold.errors import InvalidRequest
 
-__all__ = ["MAX_JSON_DEPTH", "decode", "field_name", "read_request"]
+__all__ = ["MAX_JSON_DEPTH", "decode", "read_request"]
 
 MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 100_000
@@ -27,11 +29,7 @@ T = TypeVar("T")
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
-_WHERE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
-_INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
-_WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
+_PART = re.compile(r"^Object .* - at `\$\.messages\[(\d+)\]\.content\[(\d+)\]`$", re.DOTALL)
 
 
 async def read_request(call: Call, kind: type[T]) -> tuple[T, list[str]]:
@@ -69,21 +67,12 @@ def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple
     try:
         return _decoder(kind).decode(body), []
     except msgspec.ValidationError as error:
-        if ignore_unknown and _UNKNOWN.match(_WHERE.sub("", str(error))):
+        message = str(error)
+        if ignore_unknown and unknown_field(message) is not None:
             return _without_unknown(kind, body)
-        raise _refusal(str(error)) from None
+        raise _unsupported_part(body, message) or refusal(kind, message) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _broken(body) from None
-
-
-def field_name(path: str) -> str | None:
-    """A path within the document -> the field that an error names.
-
-    Indexes of plain lists are left out (`stop[1]` -> `stop`), those of messages are kept (`messages[0].role`); what
-    is wrong inside a message's content or a map is put down to the whole.
-    """
-    path = _WHOLE_FIELDS.sub(r"\1", path.lstrip("."))
-    return clip(_INDEXES.sub("", path)) or None
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
@@ -93,20 +82,19 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return decoder
 
 
-def _refusal(message: str) -> InvalidRequest:
-    where = _WHERE.search(message)
-    path = where.group(1) if where else ""
-    what = _WHERE.sub("", message)
-    if unknown := _UNKNOWN.match(what):
-        param = field_name(f"{path}.{unknown.group(1)}")
-        return InvalidRequest(f"unknown field: {param}", param=param, code="unknown_field")
-    if missing := _MISSING.match(what):
-        param = field_name(f"{path}.{missing.group(1)}")
-        return InvalidRequest(f"{param} is required", param=param, code="missing_field")
-    param = field_name(path)
-    return InvalidRequest(
-        f"{param or 'the body'}: {what[:1].lower()}{clip(what[1:])}", param=param, code="invalid_type"
-    )
+def _unsupported_part(body: bytes, message: str) -> InvalidRequest | None:
+    """A message's part of another type than text has fields that no type here knows: the type is what is wrong."""
+    where = _PART.match(message)
+    if where is None:
+        return None
+    n_message, n_part = int(where.group(1)), int(where.group(2))
+    try:
+        kind = msgspec.json.decode(body)["messages"][n_message]["content"][n_part]["type"]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+        return None  # also a body that is no JSON further on, or a path that a key of the body imitates
+    if not isinstance(kind, str) or kind == "text":
+        return None
+    return unsupported_part(f"messages[{n_message}].content", n_part, kind)
 
 
 def _broken(body: bytes) -> InvalidRequest:
@@ -130,16 +118,16 @@ def _without_unknown(kind: type[T], body: bytes) -> tuple[T, list[str]]:
         try:
             return msgspec.convert(document, kind, str_keys=True), ignored
         except msgspec.ValidationError as error:
-            where = _WHERE.search(str(error))
-            unknown = _UNKNOWN.match(_WHERE.sub("", str(error)))
+            message = str(error)
+            unknown = unknown_field(message)
             if unknown is None or len(ignored) == MAX_IGNORED_FIELDS:
-                raise _refusal(str(error)) from None
-            path = where.group(1) if where else ""
+                raise refusal(kind, message) from None
+            path, name = unknown
             try:
-                del _at(document, path)[unknown.group(1)]
+                del _at(document, path)[name]
             except (KeyError, IndexError, TypeError):  # a key made to look like the end of the parser's message
-                raise _refusal(str(error)) from None
-            ignored.append(clip(f"{path}.{unknown.group(1)}".lstrip(".")))
+                raise refusal(kind, message) from None
+            ignored.append(clip(f"{path}.{name}".lstrip(".")))
 
 
 def _at(document: Any, path: str) -> Any:

@@ -32,6 +32,7 @@ OPERATIONS = (
     Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=POST_ERRORS),
     Operation("post", "/tokenize", "Text or chat to token ids", TokenizeRequest, errors=POST_ERRORS),
     Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest, errors=POST_ERRORS),
+    Operation("get", "/", "Where to go from here, for people", answer="text/plain"),
     Operation("get", "/v1/models", "The served models"),
     Operation("get", "/v1/models/{id}", "One served model", errors=(403, 404, 500)),
     Operation("get", "/health", "Whether requests are taken", errors=(403, 500, 503)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -13,7 +14,9 @@ from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
 from sixfold.errors import SixfoldError
 
-__all__ = ["main"]
+__all__ = ["main", "set_up_logging"]
+
+logger = logging.getLogger("sixfold.api.process")  # the module runs under another name
 
 
 def main(argv: list[str]) -> int:
@@ -36,17 +39,37 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     from sixfold.api.server import ApiServer, serve
 
     run = read_run_files(run_dir)
+    set_up_logging(run.config.api.log_level, index)
     engine = EngineClient(run.engine_path, run.config, load_text(run.config), config_digest=run.digest)
     loop = asyncio.get_running_loop()
 
     def started(server: ApiServer) -> None:
         loop.add_signal_handler(signal.SIGTERM, server.stop)
 
-    async with asyncio.TaskGroup() as tasks:
-        http = socket.socket(fileno=listen_fd)
-        tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
-        await engine.connect()
-        report_ready(ready_fd)
+    http = socket.socket(fileno=listen_fd)
+    host, port = http.getsockname()[:2]
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
+            await engine.connect()
+            report_ready(ready_fd)
+            logger.info("serving %s on %s port %d", engine.model_name, host, port)
+    finally:
+        logger.info("stopped")
+
+
+def set_up_logging(level: str, index: int) -> None:
+    """Messages of this process to standard error: its own from `level` on, those of libraries from warnings on.
+
+    Args:
+        level: value of `--log-level`.
+        index: this process's number.
+    """
+    own = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(
+        level=max(own, logging.WARNING), format=f"%(asctime)s %(levelname)s api {index} %(name)s: %(message)s"
+    )
+    logging.getLogger("sixfold").setLevel(own)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from sixfold.api.errors import clip
 from sixfold.errors import InvalidRequest
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "StreamOptions",
     "TokenizeRequest",
     "refuse_unsupported",
+    "unsupported",
+    "unsupported_part",
 ]
 
 MAX_PROMPTS = 256
@@ -192,6 +195,26 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     skip_special_tokens: Annotated[bool, Meta(description="default false: control tokens are spelled")] | None = None
 
 
+def unsupported(field: str) -> InvalidRequest:
+    """A field that asks for what is known but not offered here."""
+    return InvalidRequest(f"{field} is not supported by this server yet", param=field, code="unsupported_field")
+
+
+def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:
+    """A part of a message that is not text.
+
+    Args:
+        where: the message's content.
+        index: of the part in it.
+        kind: its type.
+    """
+    return InvalidRequest(
+        f"{where}: only parts of type text are supported; part {index} is of type {clip(kind, 64)}",
+        param=where,
+        code="unsupported_field",
+    )
+
+
 def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises: InvalidRequest: a field asks for what this server does not offer; `param` names it."""
     for name in type(request).__struct_fields__:
@@ -200,4 +223,4 @@ def refuse_unsupported(request: GenerationRequest) -> None:
             continue
         value = getattr(request, name)
         if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
-            raise InvalidRequest(f"{name} with this value is not supported by this server", param=name)
+            raise unsupported(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Callable, Iterator
 
@@ -41,9 +40,6 @@ async def serve(
         api_server: this process's number.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format=f"%(asctime)s %(levelname)s api {api_server} %(name)s: %(message)s"
-    )
     server = ApiServer(client, config, api_server=api_server)
     await server.run(sockets, on_started)
 

@@ -48,6 +48,7 @@ def event(document: object) -> bytes:
 
 async def stream(call: Call, generation: Generation, renderer: Renderer, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with a stream; returns when it has ended, however it did. The generation is closed afterwards."""
+    call.counted = generation
     gone = asyncio.ensure_future(call.wait_gone())
     gone.add_done_callback(lambda _: generation.close())
     ping = _KeepAlive(call)
@@ -60,12 +61,14 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
                 ping.wrote = True
         last = renderer.tail(generation) + DONE
     except ClientGone:
+        call.fault = "client_gone"
         return
     except Exception as error:
         if not isinstance(error, SixfoldError):
             logger.exception("request %s failed while streaming", call.request_id)
         status, body = describe(error, call.request_id)
         call.context.metrics.count_refusal(status)
+        call.log_fault(error)
         last = b"data: " + envelope(body) + b"\n\n" + DONE
     finally:
         ping.stop()

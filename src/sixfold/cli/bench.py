@@ -45,7 +45,9 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.option("--output-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens each decodes.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Prefills; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@setting_options(*LOCAL)
+@setting_options(
+    *LOCAL, hide=("served_model_name", "max_queued_requests", "max_queued_tokens", "scheduling_policy", "script")
+)
 def bench(
     model: str | None,
     prefill: tuple[int, ...],
@@ -140,8 +142,9 @@ def _print_table(report: dict[str, Any]) -> None:
         if kind == "prefill" and count.isdigit():
             table.add_row(key, f"{value:,.1f}", f"a prompt of {count} tokens")
         elif kind == "decode" and count.isdigit():
-            together = "one sequence" if count == "1" else f"{count} sequences together"
-            table.add_row(key, f"{value:,.1f}", f"{together}, after {report['prompt_tokens']} prompt tokens each")
+            after = f"after {report['prompt_tokens']} prompt tokens"
+            what = f"one sequence, {after}" if count == "1" else f"{count} sequences together, {after} each"
+            table.add_row(key, f"{value:,.1f}", what)
     console.print(table)
     limits, bytes_weights = report["limits"], report["bytes_weights"]
     read = f"memory read {limits['memory_read_gb_s']:,.1f} GB/s, int8 {limits['int8_gmac_s']:,.0f} GMAC/s"

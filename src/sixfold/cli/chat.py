@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["chat", "run"]
 
-HELP = "/reset forgets the conversation, /exit leaves. Ctrl-C stops an answer."
+HELP = "/reset forgets the conversation. Ctrl-C stops an answer. /exit or Ctrl-D leaves."
+MAX_TOKENS = 1024
+"""Of an answer, unless the user says otherwise: a small model may never find an end."""
+ONE_CHAT = ("served_model_name", "max_num_seqs", "max_queued_requests", "max_queued_tokens", "scheduling_policy")
+"""Settings that make no difference to one conversation: accepted, and left out of the help."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Message = dict[str, str]
@@ -39,13 +43,29 @@ def _unicode(_ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
+def _model_and_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> tuple[str | None, str]:
+    """`PROMPT` or `MODEL PROMPT` -> (model or None, prompt)."""
+    if len(words) > 2:
+        raise click.UsageError("the prompt must be one argument: put it in quotes.", ctx)
+    prompt = _unicode(ctx, param, words[-1])
+    if len(words) == 2:
+        return words[0], prompt
+    from sixfold.model_store import KNOWN
+
+    if prompt in KNOWN or prompt.endswith(".gguf"):
+        raise click.UsageError(f"what shall {prompt} answer? The prompt is missing behind it.", ctx)
+    return None, prompt
+
+
 def _sampling_options(command: Command) -> Command:
     """Decorator: the flags of one answer, not of the server."""
     options: tuple[Callable[[Command], Command], ...] = (
         click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
         click.option("--top-p", type=float, default=0.95, show_default=True, help="Nucleus of the draw."),
         click.option("--temperature", type=float, default=0.7, show_default=True, help="0 is greedy."),
-        click.option("--max-tokens", type=int, default=None, help="Longest answer, in tokens."),
+        click.option(
+            "--max-tokens", type=int, default=MAX_TOKENS, show_default=True, help="Longest answer, in tokens."
+        ),
         click.option("--system", default="", callback=_unicode, help="System message that opens the conversation."),
     )
     for option in options:
@@ -56,29 +76,30 @@ def _sampling_options(command: Command) -> Command:
 @click.command(short_help="Talk to a model in the terminal.")
 @click.argument("model", required=False)
 @_sampling_options
-@setting_options(*LOCAL)
+@setting_options(*LOCAL, hide=ONE_CHAT)
 def chat(model: str | None, config_file: Path | None, system: str, **options: Any) -> int:
     """Talk to MODEL (default: smollm2) in the terminal.
 
     /reset forgets the conversation, /exit or Ctrl-D leaves. Ctrl-C stops an answer; at the prompt, twice, it leaves.
     """
     params, flags = _split(options)
-    with _loaded(model, config_file, flags) as llm:
+    typed = sys.stdin.isatty()
+    with _loaded(model, config_file, flags, say=typed) as llm:
         _require_template(llm)
-        if sys.stdin.isatty():
+        if typed:
             click.echo(HELP)
         _converse(llm, params, [{"role": "system", "content": system}] if system else [])
     return 0
 
 
 @click.command(short_help="Answer one prompt and exit.")
-@click.argument("model")
-@click.argument("prompt", callback=_unicode)
+@click.argument("words", metavar="[MODEL] PROMPT", nargs=-1, required=True, callback=_model_and_prompt)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the model's chat template.")
 @_sampling_options
-@setting_options(*LOCAL)
-def run(model: str, prompt: str, raw: bool, config_file: Path | None, system: str, **options: Any) -> int:
-    """Answer PROMPT with MODEL and exit. PROMPT `-` reads it from standard input."""
+@setting_options(*LOCAL, hide=ONE_CHAT)
+def run(words: tuple[str | None, str], raw: bool, config_file: Path | None, system: str, **options: Any) -> int:
+    """Answer PROMPT with MODEL (default: smollm2) and exit. PROMPT `-` reads it from standard input."""
+    model, prompt = words
     params, flags = _split(options)
     text = read_input() if prompt == "-" else prompt
     if raw and system:
@@ -100,13 +121,18 @@ def _split(options: dict[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
 
 
 @contextmanager
-def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any]) -> Iterator[LLM]:
+def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any], *, say: bool = False) -> Iterator[LLM]:
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
     prepare(resolved.config)
+    if say:
+        shown = Path(name).name if Path(name).exists() else name
+        click.echo(f"{shown} is loading ...")
     from sixfold.llm import LLM
 
     with LLM(**{**resolved.chosen(), "model": name}) as llm:
+        if say:
+            click.echo(f"You talk to {shown}; the conversation has room for {llm.text.max_model_len} tokens.")
         yield llm
 
 
@@ -149,7 +175,7 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
                 messages = list(opening)
                 click.echo("(forgotten)")
             else:
-                click.echo(HELP)
+                click.echo(f"(unknown command {_printable(line.strip())})\n{HELP}")
             continue
         messages = _turn(llm, params, messages, line)
 
@@ -174,17 +200,36 @@ def _answer(llm: LLM, asked: str | list[Message], params: SamplingParams) -> tup
     Returns: its text, and whether Ctrl-C stopped it.
     """
     parts: list[str] = []
-    stream = cast("Generator[ChoiceDelta, None, None]", llm.stream(asked, params))
+    n_tokens = 0
+    cut = False
+    stream = cast("Generator[ChoiceDelta, None, None]", _stream(llm, asked, params))
     with _Interrupt() as interrupt, closing(stream) as deltas:  # closing it aborts the request
         for delta in deltas:
             parts.append(delta.text)
+            n_tokens += len(delta.token_ids)
+            cut = delta.finish_reason == "length"
             sys.stdout.write(_printable(delta.text))
             sys.stdout.flush()
             if interrupt.seen:
                 break
     sys.stdout.write("\n")
     sys.stdout.flush()
+    if cut:
+        by = "--max-tokens" if n_tokens == params.max_tokens else "the context is full"
+        click.echo(f"(cut at {n_tokens} tokens; {by})", err=True)
     return "".join(parts), interrupt.seen
+
+
+def _stream(llm: LLM, asked: str | list[Message], params: SamplingParams) -> Iterator[ChoiceDelta]:
+    """An answer of at most the default length gets what the context leaves, where that is less."""
+    try:
+        return llm.stream(asked, params)
+    except ContextLengthExceeded:
+        if params.max_tokens != MAX_TOKENS:
+            raise
+        import msgspec
+
+        return llm.stream(asked, msgspec.structs.replace(params, max_tokens=None))
 
 
 def _printable(text: str) -> str:

@@ -13,7 +13,7 @@ import click
 from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
-from sixfold.errors import ModelNotFound
+from sixfold.errors import ModelNotFound, SixfoldError
 
 __all__ = ["doctor"]
 
@@ -43,6 +43,7 @@ def _report(resolved: Resolved) -> dict[str, Any]:
     from sixfold.cli.machine import cores_allowed, cpu_name, memory_bytes
 
     problems: list[str] = []
+    automatic = _automatic(resolved, problems)
     cores, share = cores_allowed()
     total, available = memory_bytes()
     return {
@@ -64,8 +65,10 @@ def _report(resolved: Resolved) -> dict[str, Any]:
         "models": _models(resolved.config.model.model, resolved.config.executor.executor, problems),
         "settings": {
             flag: {"value": resolved.values[f.name], "origin": resolved.origins[f.name]}
+            | ({"means": automatic[f.name]} if f.name in automatic else {})
             for flag, (_, f) in settings().items()
         },
+        "notes": _port_notes(resolved.config.api.host, resolved.config.api.port),
         "unknown environment variables": unknown_environment(),
         "problems": problems,
     }
@@ -104,6 +107,45 @@ def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
     return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
 
 
+def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
+    """Name of a setting that is left to Sixfold -> what it becomes with this model, which must be here."""
+    from sixfold import model_store
+    from sixfold.engine import launch
+
+    config = resolved.config
+    try:
+        if config.executor.executor != "scripted":
+            model_store.resolve(config.model.model)
+        found = launch.resolve(config)
+    except ModelNotFound:
+        return {}  # `_models` says so where it is a problem
+    except SixfoldError as error:
+        problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
+        return {}
+    values = {f.name: getattr(getattr(found, owner) if owner else found, f.name) for owner, f in settings().values()}
+    return {
+        name: values[name]
+        for name, given in resolved.values.items()
+        if type(given) is int and given == 0 and values[name] != 0
+    }
+
+
+def _port_notes(host: str, port: int) -> list[str]:
+    import socket
+
+    if port == 0:
+        return []
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return [f"`serve` cannot listen on {host}:{port} now: {error.strerror or error}"]
+    return []
+
+
 def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -120,10 +162,13 @@ def _print(report: dict[str, Any]) -> None:
     table = Table("setting", "value", "origin", title="settings", title_justify="left", title_style="bold")
     for flag, entry in report["settings"].items():
         style = None if entry["origin"] == "default" else "bold"
-        table.add_row(flag, _shown(flag, entry["value"]), entry["origin"], style=style)
+        means = f" (here {entry['means']})" if "means" in entry else ""
+        table.add_row(flag, _shown(flag, entry["value"]) + means, entry["origin"], style=style)
     console.print(table)
     for name in report["unknown environment variables"]:
         console.print(f"note: nothing reads the environment variable {name}", markup=False)
+    for note in report["notes"]:
+        console.print(f"note: {note}", markup=False)
     if os.environ.get("SIXFOLD_ISA"):
         console.print(f"note: SIXFOLD_ISA={os.environ['SIXFOLD_ISA']} forces the instruction set", markup=False)
     for problem in report["problems"]:

@@ -1,9 +1,18 @@
 """The command group, and the boundary where errors become one sentence and an exit code.
 
-Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 4 a child of `serve` died; 130 stopped by
+Ctrl-C.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+import signal
+
+# Ctrl-C while the imports below run ends the process without a word; then Python's handler comes back.
+_on_interrupt = signal.getsignal(signal.SIGINT)
+if _on_interrupt is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import sys
 import traceback
@@ -52,7 +61,7 @@ def cli(traceback: bool) -> None:
 
     \b
     sixfold chat                          talk to the default model, here
-    sixfold run smollm2 "What is a CPU?"  one answer
+    sixfold run "What is a CPU?"          one answer
     sixfold serve                         the OpenAI API on http://127.0.0.1:8000
 
     A setting comes from its default, the file given with --config, an environment variable (SIXFOLD_MAX_NUM_SEQS for
@@ -63,12 +72,28 @@ def cli(traceback: bool) -> None:
 for _command in (serve, chat, run, pull, list_command, show, rm, bench, doctor):
     cli.add_command(_command)
 
+if _on_interrupt is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _on_interrupt)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(_run(arguments))
+    sys.exit(_run(_normal(arguments)))
+
+
+def _normal(arguments: list[str]) -> list[str]:
+    """What people type, as click knows it: `help`, `help serve`, `version`, and `--traceback` behind the command."""
+    if arguments[:1] == ["help"]:
+        return [*arguments[1:], "--help"]
+    if arguments == ["version"]:
+        return ["--version"]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--traceback" in arguments[:end]:
+        arguments.remove("--traceback")
+        return ["--traceback", *arguments]
+    return arguments
 
 
 def _run(arguments: list[str]) -> int:
@@ -90,14 +115,14 @@ def _run(arguments: list[str]) -> int:
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except Exception as error:  # noqa: BLE001  the last boundary: whatever it is, the user gets a sentence
         fault = output_fault(error) if isinstance(error, OSError) else None
-        if "--traceback" in arguments:
+        if arguments[:1] == ["--traceback"]:
             complain(traceback.format_exc())
         elif fault is not None:
             complain(f"sixfold: {fault}")
         else:
             complain(
                 f"sixfold: unexpected {type(error).__name__}: {error}\n"
-                "         `sixfold --traceback ...` shows where it came from."
+                "         The same command with --traceback shows where it came from."
             )
         if fault is not None:
             silence(sys.stdout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from sixfold.errors import ModelNotFound
+
 __all__ = ["list_command", "pull", "rm"]
 
 
@@ -44,6 +46,6 @@ def rm(name: str) -> int:
     from sixfold import model_store
 
     if not model_store.remove(name):
-        click.echo(f"{name} is not here", err=True)
-        return 1
+        raise ModelNotFound(f"{name} is not on this machine: there is nothing to remove")
+    click.echo(f"removed {name}")
     return 0

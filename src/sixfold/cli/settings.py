@@ -58,16 +58,22 @@ def names() -> dict[str, type]:
     return {f.name: _TYPES[str(f.type)] for _, f in settings().values()}
 
 
-def setting_options(*parts: str, skip: tuple[str, ...] = ("model",)) -> Callable[[Command], Command]:
+def setting_options(
+    *parts: str, skip: tuple[str, ...] = ("model",), hide: tuple[str, ...] = ()
+) -> Callable[[Command], Command]:
     """Decorator: `--config`, and a flag for each setting of the named parts of the configuration ("" is its top level).
 
     The command receives the flags in its keyword arguments, None where one was not given: pass them on to `resolve`.
+
+    Args:
+        skip: names of settings that get no flag.
+        hide: names of settings that get a flag which the help does not show.
     """
 
     def decorate(command: Command) -> Command:
         for flag, (owner, f) in reversed(list(settings().items())):
             if owner in parts and f.name not in skip:
-                command = _option(flag, f)(command)
+                command = _option(flag, f, hidden=f.name in hide)(command)
         config = click.option(
             "--config",
             "config_file",
@@ -80,14 +86,15 @@ def setting_options(*parts: str, skip: tuple[str, ...] = ("model",)) -> Callable
     return decorate
 
 
-def _option(flag: str, f: dataclasses.Field[Any]) -> Callable[[Command], Command]:
+def _option(flag: str, f: dataclasses.Field[Any], *, hidden: bool) -> Callable[[Command], Command]:
     kind = _TYPES[str(f.type)]
     choices = f.metadata["choices"]
     shown = "" if f.default == "" else f"  [default: {str(f.default).lower() if kind is bool else f.default}]"
-    help_text = f.metadata["help"] + shown
+    help_text = f.metadata["help"][:1].upper() + f.metadata["help"][1:] + shown
     if kind is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", f.name, default=None, help=help_text)
-    return click.option(flag, f.name, type=click.Choice(choices) if choices else kind, default=None, help=help_text)
+        return click.option(f"{flag}/--no-{flag[2:]}", f.name, default=None, help=help_text, hidden=hidden)
+    value = click.Choice(choices) if choices else kind
+    return click.option(flag, f.name, type=value, default=None, help=help_text, hidden=hidden)
 
 
 def resolve(

@@ -8,6 +8,7 @@ two seconds, the second one kills.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -86,6 +87,12 @@ def _http_socket(config: Config) -> socket.socket:
         sock.listen(_BACKLOG)
     except OSError as e:
         reason = e.strerror or str(e)
+        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(
+                f"--host {host} is no address of this machine: {reason}; 127.0.0.1 is this machine alone, "
+                "0.0.0.0 every address that it has",
+                param="--host",
+            ) from e
         raise ConfigError(
             f"cannot listen on {host}:{port}: {reason}; choose another with --port", param="--port"
         ) from e

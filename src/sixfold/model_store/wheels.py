@@ -6,14 +6,17 @@ checks the digest of what it fetched. Nothing is installed and none of a wheel's
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -25,11 +28,14 @@ __all__ = ["download", "extract_notice", "extract_parts"]
 _CHUNK_BYTES = 1 << 20
 _NOTICE_BYTES_MAX = 4 << 20
 _REASON_CHARS_MAX = 300
-_STANDARD_ERROR = 2
+_PROGRESS_S = 0.25
 
 
 def download(wheels: Iterable[Wheel], folder: Path, *, show_progress: bool) -> dict[Wheel, Path]:
-    """Put the wheels into `folder`; pip's progress bars go to standard error.
+    """Put the wheels into `folder`.
+
+    Args:
+        show_progress: a line on standard error says how much has arrived; pip's own words are not shown.
 
     Raises:
         DownloadError: pip is missing, or it failed: no network, no such package, wrong digest.
@@ -42,15 +48,10 @@ def download(wheels: Iterable[Wheel], folder: Path, *, show_progress: bool) -> d
     requirements = folder / "requirements.txt"
     requirements.write_text("".join(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n" for wheel in wheels))
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--no-input"]
-    command += [
-        "--disable-pip-version-check",
-        "--only-binary",
-        ":all:",
-        "--progress-bar",
-        "on" if show_progress else "off",
-    ]
+    command += ["--disable-pip-version-check", "--only-binary", ":all:", "--progress-bar", "off"]
     command += ["--dest", ".", "-r", requirements.name]
-    status, output = _run(command, folder, show_progress=show_progress)
+    with _progress(folder, sum(wheel.n_bytes for wheel in wheels)) if show_progress else contextlib.nullcontext():
+        status, output = _run(command, folder, show_progress=show_progress)
     if status:
         raise DownloadError(_reason(output))
     return {wheel: _find(wheel, folder) for wheel in wheels}
@@ -64,8 +65,9 @@ def _run(command: list[str], folder: Path, *, show_progress: bool) -> tuple[int,
         command,
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        stdout=_STANDARD_ERROR if show_progress else subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},  # on the disk whose space was looked at, and where it can be seen
         text=True,
         errors="replace",
     ) as pip:
@@ -74,11 +76,41 @@ def _run(command: list[str], folder: Path, *, show_progress: bool) -> tuple[int,
             for line in pip.stderr:
                 lines.append(line)
                 if show_progress and line.startswith("WARNING: Retrying"):
-                    print("the package index does not answer; trying again", file=sys.stderr)
+                    print("\rthe package index does not answer; trying again", file=sys.stderr)
         except BaseException:  # an interrupt must not leave pip behind
             pip.kill()
             raise
     return pip.returncode, "".join(lines)
+
+
+@contextlib.contextmanager
+def _progress(folder: Path, n_bytes: int) -> Iterator[None]:
+    """Within it, a line that is written over again and again says how much of `n_bytes` lies in the folder."""
+    done = threading.Event()
+
+    def show() -> None:
+        most = 0
+        while not done.wait(_PROGRESS_S):
+            most = max(most, min(_bytes_in(folder), n_bytes))  # pip copies at the end, and deletes
+            print(f"\r  {most / 1e6:,.0f} of {n_bytes / 1e6:,.0f} MB", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, name="sf: progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for top, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):  # pip moves its files about
+                total += os.stat(os.path.join(top, file)).st_size
+    return total
 
 
 def _reason(output: str) -> str:
@@ -86,7 +118,10 @@ def _reason(output: str) -> str:
     if "DO NOT MATCH THE HASHES" in output:
         return "the package that the index gave has a wrong digest; nothing of it was kept"
     if "connection broken by" in output:
-        return "the package index cannot be reached; check the network, or PIP_INDEX_URL and PIP_PROXY"
+        return (
+            "the package index cannot be reached; check the network, name a mirror with PIP_INDEX_URL (or a proxy with "
+            "PIP_PROXY), or give the path of a .gguf file instead of a name"
+        )
     faults = re.findall(r"^ERROR: (.+)$", output, re.MULTILINE)
     fault = faults[-1] if faults else (output.strip().splitlines() or ["no reason given"])[-1]
     return f"pip could not fetch the model: {fault[:_REASON_CHARS_MAX]}"

@@ -103,6 +103,21 @@ def test_O13_parts_that_are_refused(target: Target, content: Any) -> None:
     assert (answer.status, answer.error["param"]) == (400, "messages[1].content"), answer.body
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "blob"])
+@pytest.mark.parametrize("unknown_fields", ["refuse", "ignore"])
+def test_O13_a_part_of_another_type_is_refused_by_its_type(serve: Any, kind: str, unknown_fields: str) -> None:
+    target, _ = serve(unknown_fields=unknown_fields)
+    for part in ({"type": kind}, {"type": kind, kind: {"url": "x"}}, {kind: {"url": "x"}, "type": kind}):
+        error = target.chat([{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]).error
+        assert error["message"] == (
+            f"messages[0].content: only parts of type text are supported; part 1 is of type {kind}"
+        )
+        assert (error["param"], error["code"]) == ("messages[0].content", "unsupported_field")
+    text = {"type": "text", "text": "a", "image_url": {}}
+    if unknown_fields == "refuse":
+        assert target.chat([{"role": "user", "content": [text]}]).error["code"] == "unknown_field"
+
+
 def test_an_answer_can_be_sent_back_as_it_came(target: Target) -> None:
     message = target.chat(script=["abc"]).json["choices"][0]["message"]
     extra = {"annotations": [], "audio": None, "function_call": None, "tool_calls": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sixfold import __version__
 from sixfold.api.app import ROUTES
 from sixfold.api.openapi import OPERATIONS
 from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
@@ -80,6 +82,27 @@ def test_version_and_health(target: Target) -> None:
     assert target.get("/version").json["build"].startswith("scripted")
     for path in ("/health", "/livez", "/readyz"):
         assert target.get(path).json == {"status": "ok"}
+
+
+def test_the_address_itself_says_where_to_go(target: Target) -> None:
+    answer = target.get("/")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    text = answer.body.decode()
+    for word in (target.model, __version__, "/v1/models", "/openapi.json", "/health"):
+        assert word in text
+    command = shlex.split(text[text.index("curl") :])
+    assert command[2] == f"http://127.0.0.1:{target.port}/v1/chat/completions"
+    assert target.post("/v1/chat/completions", command[-1].encode()).events
+
+
+def test_the_address_itself_quotes_what_it_repeats(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.model_name = "o'brien's"
+    fake.ready = False
+    target, _ = serve(fake, allowed_hosts="*")
+    text = target.get("/", Host="x;$(reboot)").body.decode()
+    assert "reboot" not in text
+    assert json.loads(shlex.split(text[text.index("curl") :])[-1])["model"] == fake.model_name
 
 
 def test_not_ready(serve: Any) -> None:

@@ -101,6 +101,22 @@ def test_keep_alive_comments_while_nothing_comes(serve: Any, monkeypatch: pytest
     assert answer.events
 
 
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("stop", [None, "b"])
+def test_every_event_of_a_choice_has_the_same_keys(target: Target, stop: str | None, logprobs: bool) -> None:
+    fields = {"script": ["x", "y", "z", "abc"], "stream": True, "stop": stop}
+    for answer, more in (
+        (target.chat(logprobs=logprobs, **fields), {"delta"}),
+        (target.complete(logprobs=1 if logprobs else None, **fields), {"text"}),
+    ):
+        choices = [choice for event in answer.events for choice in event["choices"]]
+        assert len(choices) >= 4
+        for choice in choices:
+            assert set(choice) == {"index", "logprobs", "finish_reason", "stop_reason"} | more
+            assert choice["finish_reason"] is not None or choice["stop_reason"] is None
+        assert choices[-1]["stop_reason"] == stop
+
+
 def test_stream_equals_plain_answer(target: Target) -> None:
     for n in (1, 3):
         for endpoint in (target.chat, target.complete):

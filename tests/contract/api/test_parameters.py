@@ -221,7 +221,9 @@ CHAT_ONLY = set(ChatRequest.__struct_fields__) - set(CompletionRequest.__struct_
 def test_unsupported_fields_are_refused_by_name(target: Target, name: str) -> None:
     values = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "best_of": 3, "suffix": "x"}
     call = target.chat if name in CHAT_ONLY | {"tools", "tool_choice", "response_format"} else target.complete
-    refused(call(**{name: values.get(name, {"x": 1})}), name)
+    error = refused(call(**{name: values.get(name, {"x": 1})}), name)
+    assert error["code"] == "unsupported_field"
+    assert error["message"].endswith("is not supported by this server yet")
     for neutral in (None, *UNSUPPORTED[name]):
         assert call(script=["a"], **{name: neutral}).status == 200
 
@@ -355,3 +357,60 @@ def test_a_long_text_can_be_tokenized_and_holds_up_nobody(serve: Any) -> None:
     assert time.monotonic() - started < 0.4
     for thread in threads:
         thread.join()
+
+
+def test_wrong_types_are_told_in_the_words_of_json(target: Target) -> None:
+    for fields, message in (
+        ('"max_tokens":1.5', "max_tokens must be an integer or null, not a number with a fraction or an exponent"),
+        ('"max_tokens":"5"', "max_tokens must be an integer or null, not a string"),
+        ('"temperature":true', "temperature must be a number or null, not a boolean"),
+        ('"stop":["a",5]', "stop[1] must be a string, not an integer"),
+        ('"stop":5', "stop must be a string or an array or null, not an integer"),
+        ('"logit_bias":{"a":1}', "a key of logit_bias must be an integer, not a string"),
+        ('"stream_options":[]', "stream_options must be an object or null, not an array"),
+    ):
+        answer = raw(target, fields)
+        assert (answer.error["message"], answer.error["code"]) == (message, "invalid_type")
+    assert target.post("/v1/completions", b"[1]").error["message"] == "the body must be an object, not an array"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_token", "max_tokens"),
+        ("maxTokens", "max_tokens"),
+        ("temprature", "temperature"),
+        ("stopp", "stop"),
+        ("top_logprob", "top_logprobs"),
+        ("max_output_tokens", "max_tokens"),
+        ("guided_json", None),
+        ("input", None),
+        ("system", None),
+        ("length_penalty", None),
+        ("tool", None),
+        ("foo", None),
+        ("max_tokens" * 100, None),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_one_that_was_meant(target: Target, name: str, meant: str | None) -> None:
+    error = refused(target.chat(**{name: 1}), name if len(name) < 200 else name[:199] + "\N{HORIZONTAL ELLIPSIS}")
+    assert error["code"] == "unknown_field"
+    assert error["message"].partition("; ")[2] == (f"did you mean {meant}?" if meant else "")
+
+
+def test_a_slip_inside_an_object_is_compared_with_its_own_fields(target: Target) -> None:
+    error = refused(target.chat(stream=True, stream_options={"include_usag": True}), "stream_options.include_usag")
+    assert error["message"].endswith("; did you mean include_usage?")
+    error = refused(target.complete(max_completion_tokens=5), "max_completion_tokens")
+    assert error["message"].endswith("; did you mean max_tokens?")
+    error = refused(target.chat([{"role": "user", "contents": "x"}]), "messages[0].contents")
+    assert error["message"].endswith("; did you mean content?")
+
+
+def test_max_tokens_has_one_range_per_endpoint(target: Target) -> None:
+    for chat, low in ((True, 1), (False, 0)):
+        for value in (low - 1, -5, 2**31):
+            error = refused(raw(target, f'"max_tokens":{value}', chat=chat), "max_tokens")
+            assert error["message"] == f"max_tokens must be between {low} and 2147483647, not {value}"
+    error = refused(raw(target, '"max_completion_tokens":0'), "max_completion_tokens")
+    assert error["message"] == "max_completion_tokens must be between 1 and 2147483647, not 0"

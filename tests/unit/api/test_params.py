@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sixfold.api.completions import split_prompts
-from sixfold.api.decoding import decode, field_name
+from sixfold.api.decoding import decode
 from sixfold.api.params import Limits, sampling_params
 from sixfold.api.schemas import CompletionRequest
+from sixfold.api.type_fault import field_name
 from sixfold.errors import InvalidRequest
 
 LIMITS = Limits(

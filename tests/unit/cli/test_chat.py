@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from sixfold.cli import chat, standard_streams
@@ -27,17 +28,27 @@ class FakeLLM:
         self.aborted = 0
         self.interrupt_after: int | None = None
         self.full = False
+        self.room: int | None = None
+        self.params: list[SamplingParams] = []
 
     def stream(self, asked: Any, params: SamplingParams) -> Iterator[ChoiceDelta]:
         if self.full:
             raise ContextLengthExceeded("too long")
+        if self.room is not None and (params.max_tokens or 0) > self.room:
+            raise ContextLengthExceeded(f"room for {self.room}")
         self.shown.append(asked)
+        self.params.append(params)
+        return self._deltas(asked, params)
+
+    def _deltas(self, asked: Any, params: SamplingParams) -> Iterator[ChoiceDelta]:
         done = False
         try:
             for index, piece in enumerate(("answer ", "to ", f"{len(asked)}", "\x1b[2J")):
                 if index == self.interrupt_after:
                     os.kill(os.getpid(), signal.SIGINT)
-                yield ChoiceDelta(index=0, text=piece)
+                yield ChoiceDelta(index=0, text=piece, token_ids=[index])
+            if params.max_tokens == 4 or self.room == 4:
+                yield ChoiceDelta(index=0, finish_reason="length")
             done = True
         finally:
             self.aborted += not done
@@ -137,3 +148,42 @@ def test_run_prints_one_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     text, stopped = chat._answer(llm, "Once", SamplingParams())  # type: ignore[arg-type]
     assert (text, stopped) == ("answer to 4\x1b[2J", False)
     assert capsys.readouterr().out == "answer to 4[2J\n"
+
+
+@pytest.mark.parametrize(("max_tokens", "room", "said"), [(4, None, "--max-tokens"), (1024, 4, "the context is full")])
+def test_an_answer_that_was_cut_says_so(
+    capsys: pytest.CaptureFixture[str], max_tokens: int, room: int | None, said: str
+) -> None:
+    llm = FakeLLM()
+    llm.room = room
+    chat._answer(llm, "Once", SamplingParams(max_tokens=max_tokens))  # type: ignore[arg-type]
+    assert capsys.readouterr().err == f"(cut at 4 tokens; {said})\n"
+
+
+def test_a_length_that_was_asked_for_is_not_shortened() -> None:
+    llm = FakeLLM()
+    llm.room = 4
+    with pytest.raises(ContextLengthExceeded):
+        chat._answer(llm, "Once", SamplingParams(max_tokens=5))  # type: ignore[arg-type]
+
+
+def test_an_unknown_command_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    llm = FakeLLM()
+    converse(monkeypatch, llm, "/foo\n")
+    out = capsys.readouterr().out
+    assert "unknown command /foo" in out
+    assert "Ctrl-C" in out and "Ctrl-D" in out
+    assert llm.shown == []
+
+
+def test_run_takes_a_prompt_or_a_model_and_a_prompt() -> None:
+    def parsed(*arguments: str) -> Any:
+        with chat.run.make_context("run", list(arguments)) as ctx:
+            return ctx.params["words"]
+
+    assert parsed("Why?") == (None, "Why?")
+    assert parsed("-") == (None, "-")
+    assert parsed("a/b.gguf", "Why?") == ("a/b.gguf", "Why?")
+    for wrong in ((), ("smollm2",), ("model.gguf",), ("Why", "is", "it?")):
+        with pytest.raises(click.UsageError):
+            parsed(*wrong)

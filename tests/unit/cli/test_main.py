@@ -47,8 +47,9 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     raise_from_list(monkeypatch, RuntimeError("boom"))
-    assert exit_code("--traceback", "list") == 1
-    assert "Traceback" in capsys.readouterr().err
+    for arguments in (("--traceback", "list"), ("list", "--traceback")):
+        assert exit_code(*arguments) == 1
+        assert "Traceback" in capsys.readouterr().err
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,3 +82,20 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "LOADED []"
     assert "serve" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("help",), "Usage: sixfold"), (("help", "rm"), "Usage: sixfold rm"), (("version",), "sixfold ")],
+)
+def test_what_people_type_is_understood(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert exit_code(*arguments) == 0
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_importing_the_command_leaves_the_handler_of_ctrl_c() -> None:
+    program = "import signal, sixfold.cli.main; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n"

@@ -14,7 +14,7 @@ import pytest
 
 from sixfold import model_store
 from sixfold.errors import DownloadError, ModelNotFound
-from sixfold.model_store import KNOWN, KnownModel
+from sixfold.model_store import KNOWN, KnownModel, wheels
 from sixfold.model_store.known import Part, Wheel
 
 NAME = "tiny"
@@ -89,8 +89,22 @@ def test_pull_resolve_list_remove(tiny: KnownModel) -> None:
     assert (entry.cached, entry.n_bytes, entry.path) == (True, len(DATA), path)
     assert leftovers() == ["tiny", "tiny.lock"]
     assert model_store.remove(NAME)
+    assert leftovers() == []
     assert not model_store.remove(NAME)
-    assert leftovers() == ["tiny.lock"]
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("progress", [None, True, False])
+def test_pull_says_what_it_fetches(
+    tiny: KnownModel, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool | None
+) -> None:
+    monkeypatch.setattr(wheels, "_PROGRESS_S", 0.01)
+    model_store.pull(NAME, progress)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert ("fetching tiny (0 MB)" in err) is (progress is not False)
+    assert ("\r  0 of 0 MB" in err) is (progress is True)
+    assert "Collecting" not in err, "pip's own words"
 
 
 def test_pull_does_nothing_when_the_file_is_here(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,110 @@
+"""What the parser says about a body of the wrong shape -> an error in JSON's words that names the field."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import msgspec
+
+from sixfold.api.errors import clip
+from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
+from sixfold.errors import InvalidRequest
+
+__all__ = ["field_name", "refusal", "unknown_field"]
+
+MAX_SUGGESTED_CHARS = 64
+"""A longer name is no slip of the finger, and comparing takes its time."""
+
+CLOSE = 0.75
+"""Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
+
+OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")}
+"""Other APIs' names that are too far from ours to be found by their letters."""
+
+_WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
+_INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
+_WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
+
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+_INSIDE: dict[str, type[msgspec.Struct]] = {
+    "stream_options": StreamOptions,
+    "messages": ChatMessage,
+    "content": ContentPart,
+}
+"""The last name of a path -> the objects found there."""
+
+
+def refusal(kind: type, message: str) -> InvalidRequest:
+    """The parser's message as an error.
+
+    Args:
+        kind: what the body was parsed as.
+    """
+    where = _WHERE.search(message)
+    path = where.group(2) if where else ""
+    what = _WHERE.sub("", message)
+    if unknown := _UNKNOWN.match(what):
+        param = field_name(f"{path}.{unknown.group(1)}")
+        hint = _suggestion(kind, path, unknown.group(1))
+        return InvalidRequest(f"unknown field: {param}{hint}", param=param, code="unknown_field")
+    if missing := _MISSING.match(what):
+        param = field_name(f"{path}.{missing.group(1)}")
+        return InvalidRequest(f"{param} is required", param=param, code="missing_field")
+    subject = clip(path.lstrip(".")) or "the body"
+    if where and where.group(1):
+        subject = f"a key of {subject}"
+    return InvalidRequest(f"{subject}{_fault(what)}", param=field_name(path), code="invalid_type")
+
+
+def unknown_field(message: str) -> tuple[str, str] | None:
+    """Path of the object and name of the field, where that is what the parser's message is about."""
+    where = _WHERE.search(message)
+    unknown = _UNKNOWN.match(_WHERE.sub("", message))
+    return None if unknown is None else (where.group(2) if where else "", unknown.group(1))
+
+
+def field_name(path: str) -> str | None:
+    """A path within the document -> the field that an error names.
+
+    Indexes of plain lists are left out (`stop[1]` -> `stop`), those of messages are kept (`messages[0].role`); what
+    is wrong inside a message's content or a map is put down to the whole.
+    """
+    path = _WHOLE_FIELDS.sub(r"\1", path.lstrip("."))
+    return clip(_INDEXES.sub("", path)) or None
+
+
+def _fault(what: str) -> str:
+    types = _TYPES.match(what)
+    if types is None:
+        return f": {what[:1].lower()}{clip(what[1:])}"
+    wanted = types.group(1).split(" | ")
+    got = _WORDS.get(types.group(2), types.group(2))
+    if types.group(2) == "float":
+        got = "a number with a fraction or an exponent"
+    return f" must be {' or '.join(_WORDS.get(name, name) for name in wanted)}, not {got}"
+
+
+def _suggestion(kind: type, path: str, name: str) -> str:
+    """The field that was probably meant. None that is refused anyway, and none that does nothing."""
+    if len(name) > MAX_SUGGESTED_CHARS:
+        return ""
+    names = re.findall(r"\.(\w+)", path)
+    fields: tuple[str, ...] = getattr(_INSIDE.get(names[-1]) if names else kind, "__struct_fields__", ())
+    offered = [field for field in fields if field not in UNSUPPORTED and field not in INERT and field != "script"]
+    meant = OTHER_NAMES.get(name)
+    if meant not in offered:
+        meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)
+    return f"; did you mean {meant}?" if meant is not None else ""
