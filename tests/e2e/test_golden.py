@@ -82,3 +82,14 @@ def test_greedy_follows_the_reference_up_to_its_first_narrow_step(model_path: Pa
         assert output.outputs[0].token_ids[:wide] == case["greedy"][:wide]
         compared += wide
     assert compared >= len(cases)
+
+
+def test_the_readme_shows_what_comes_out(model_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    with LLM(str(model_path)) as llm:
+        if llm.core.executor.facts.isa != "avx512":
+            pytest.skip("the README's answers are those of the avx512 kernels")
+        [answer] = llm.chat([{"role": "user", "content": "Say hello."}], SamplingParams(temperature=0.0))
+        [more] = llm.generate(["The capital of France is"], SamplingParams(max_tokens=8, temperature=0.0))
+    assert " ".join(answer.outputs[0].text.split()) in " ".join(readme.split())
+    assert f'# "{more.outputs[0].text}"' in readme.replace("\\n", "\n")
