@@ -1,16 +1,60 @@
-"""Answers that are not streams: gather everything, then send one document."""
+"""What both endpoints' answers have in common; and answers that are not streams: one document at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sixfold.api.call import Call
+from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation
+from sixfold.api.logprobs import Shown
+from sixfold.api.schemas import GenerationRequest
 from sixfold.detokenizer import ChoiceDelta
+from sixfold.sampling_params import SamplingParams
 
-__all__ = ["collect"]
+__all__ = ["AnswerFacts", "collect"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFacts:
+    """What all events of an answer, or its only document, have in common."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+    n: int
+    shown: Shown | None
+    """None without `logprobs`."""
+    end_ids: frozenset[int]
+    token_ids: bool
+
+    @classmethod
+    def of(cls, prefix: str, context: ApiContext, request: GenerationRequest, params: SamplingParams) -> AnswerFacts:
+        """Facts of a new answer, whose id begins with `prefix`."""
+        tokenizer = context.client.tokenizer
+        shown = None
+        if params.logprobs is not None:
+            shown = Shown(tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
+        return AnswerFacts(
+            id=prefix + secrets.token_hex(16),
+            created=int(time.time()),
+            model=context.client.model_name,
+            fingerprint=context.fingerprint,
+            n=params.n,
+            shown=shown,
+            end_ids=tokenizer.end_ids,
+            token_ids=bool(request.return_token_ids),
+        )
+
+    def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
+        """None where the model ended by itself."""
+        return None if delta.stop_reason in self.end_ids else delta.stop_reason
 
 
 async def collect(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from sixfold.api.answer import collect
+from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import ChatLogprobs, Shown, ShownEntries
+from sixfold.api.logprobs import ChatLogprobs, ShownEntries
 from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, unsupported, unsupported_part
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS, SamplingParams
+from sixfold.sampling_params import MAX_LOGPROBS
 from sixfold.text import ROLES, ChatTemplate
 
 __all__ = ["create_chat_completion", "template_messages", "template_of"]
@@ -46,7 +44,7 @@ async def create_chat_completion(call: Call) -> None:
         prompt = await render_prompt(context, messages)
         requests = execution_requests(context, request, params, limits, [prompt])
         generation = Generation(context, requests, text_options(params))
-        answer = _Answer.of(context, request, params, prompt)
+        answer = _Answer(**vars(AnswerFacts.of("chatcmpl-", context, request, params)), prompt=prompt)
         await generation.start()
     headers = call.ignored_header(ignored)
     if request.stream:
@@ -157,41 +155,8 @@ def _limits(request: ChatRequest) -> Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """What all events of an answer, or its only document, have in common."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-    n: int
+class _Answer(AnswerFacts):
     prompt: list[int]
-    shown: Shown | None
-    """None without `logprobs`."""
-    end_ids: frozenset[int]
-    token_ids: bool
-
-    @classmethod
-    def of(cls, context: ApiContext, request: ChatRequest, params: SamplingParams, prompt: list[int]) -> _Answer:
-        client = context.client
-        shown = None
-        if params.logprobs is not None:
-            shown = Shown(client.tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
-        return cls(
-            id="chatcmpl-" + secrets.token_hex(16),
-            created=int(time.time()),
-            model=client.model_name,
-            fingerprint=context.fingerprint,
-            n=params.n,
-            prompt=prompt,
-            shown=shown,
-            end_ids=client.tokenizer.end_ids,
-            token_ids=bool(request.return_token_ids),
-        )
-
-    def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
-        """None where the model ended by itself."""
-        return None if delta.stop_reason in self.end_ids else delta.stop_reason
 
 
 class _Logprobs:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
-from sixfold.api.answer import collect
+from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, Shown, ShownEntries
+from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, ShownEntries
 from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
@@ -46,7 +44,7 @@ async def create_completion(call: Call) -> None:
         _check_prompts(context, prompts)
         requests = execution_requests(context, request, params, limits, prompts)
         generation = Generation(context, requests, text_options(params))
-        answer = _Answer.of(context, request, params, texts, prompts)
+        answer = _answer(context, request, params, texts, prompts)
         await generation.start()
     headers = call.ignored_header(ignored)
     if request.stream:
@@ -112,54 +110,24 @@ def _check_prompts(context: ApiContext, prompts: list[list[int]]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """What all events of an answer, or its only document, have in common."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-    n: int
+class _Answer(AnswerFacts):
     prompts: list[list[int]]
     echo: list[str] | None
     """Per prompt, the text that goes before the answer; None without `echo`."""
-    shown: Shown | None
-    """None without `logprobs`."""
-    end_ids: frozenset[int]
-    token_ids: bool
 
-    @classmethod
-    def of(
-        cls,
-        context: ApiContext,
-        request: CompletionRequest,
-        params: SamplingParams,
-        texts: list[str],
-        prompts: list[list[int]],
-    ) -> _Answer:
-        client = context.client
-        echo = None
-        if request.echo:
-            echo = texts or [client.tokenizer.decode(ids, skip_special=params.skip_special_tokens) for ids in prompts]
-        shown = None
-        if params.logprobs is not None:
-            shown = Shown(client.tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
-        return cls(
-            id="cmpl-" + secrets.token_hex(16),
-            created=int(time.time()),
-            model=client.model_name,
-            fingerprint=context.fingerprint,
-            n=params.n,
-            prompts=prompts,
-            echo=echo,
-            shown=shown,
-            end_ids=client.tokenizer.end_ids,
-            token_ids=bool(request.return_token_ids),
-        )
 
-    def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
-        """None where the model ended by itself."""
-        return None if delta.stop_reason in self.end_ids else delta.stop_reason
+def _answer(
+    context: ApiContext,
+    request: CompletionRequest,
+    params: SamplingParams,
+    texts: list[str],
+    prompts: list[list[int]],
+) -> _Answer:
+    tokenizer = context.client.tokenizer
+    echo = None
+    if request.echo:
+        echo = texts or [tokenizer.decode(ids, skip_special=params.skip_special_tokens) for ids in prompts]
+    return _Answer(**vars(AnswerFacts.of("cmpl-", context, request, params)), prompts=prompts, echo=echo)
 
 
 class _Logprobs:
