@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -160,3 +162,12 @@ def test_foreign_bytes_and_another_configuration_are_turned_away(run: RunFiles) 
     api.send(request(1, n_prompt=4))
     assert api.hear() == Admitted(1) and finished(api, 1) == 3
     api.hang_up()
+
+
+def test_the_engine_process_loads_no_text_no_arrays_and_no_model() -> None:
+    code = (
+        "import sys, sixfold.engine.engine_process, sixfold.scheduler, sixfold.kv_cache, sixfold.engine.core;"
+        "print(*{'numpy', 'tokenizers', 'jinja2', 'starlette', 'sixfold._native'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
