@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same examples everywhere, and no time limit for one: a test must not depend on the day or on the machine's load.
+settings.register_profile("sixfold", derandomize=True, deadline=None)
+settings.load_profile("sixfold")
 
 GOLDEN = Path(__file__).parent / "golden"
 
