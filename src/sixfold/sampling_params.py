@@ -15,7 +15,7 @@ import msgspec
 from sixfold.errors import InvalidRequest
 from sixfold.messages.request import Sampling
 
-__all__ = ["MAX_LOGIT_BIAS", "MAX_LOGPROBS", "MAX_N", "MAX_STOP", "MAX_STOP_CHARS", "SamplingParams"]
+__all__ = ["MAX_LOGIT_BIAS", "MAX_LOGPROBS", "MAX_N", "MAX_STOP", "MAX_STOP_CHARS", "MAX_TOKENS", "SamplingParams"]
 
 MAX_N = 64
 MAX_LOGPROBS = 20
@@ -23,6 +23,7 @@ MAX_STOP = 16
 MAX_STOP_CHARS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_TOKENS = 2**31 - 1
 MIN_REPETITION_PENALTY = 0.01
 """Logits are divided by it: the quotient must stay a float32."""
 
@@ -63,8 +64,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        _whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
+            _whole("max_tokens", self.max_tokens, 0, MAX_TOKENS)
+        _whole("min_tokens", self.min_tokens, 0, MAX_TOKENS)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest("min_tokens is larger than max_tokens", param="min_tokens")
         _stop(self.stop)

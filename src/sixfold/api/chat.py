@@ -18,15 +18,12 @@ from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, unsuppor
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS
+from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS
 from sixfold.text import ROLES, ChatTemplate
 
 __all__ = ["create_chat_completion", "template_messages", "template_of"]
 
 ECHOED_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls")
-
-MAX_TOKENS = 2**31 - 1
-"""The largest `max_tokens` there is: the range is told as one, with the least that a chat takes."""
 
 json = msgspec.json.encode
 

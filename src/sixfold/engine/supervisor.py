@@ -32,7 +32,6 @@ __all__ = ["serve"]
 
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
-EXIT_NO_PORT = 6
 STOP_S = 2.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
