@@ -15,6 +15,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 
 def test_everything_is_named() -> None:
     names = [*ARCHITECTURES, *SHAPES, *RANDOM_TYPES, *QUANTIZED_TYPES]
-    names += [model_type for entry in ARCHITECTURES.values() for model_type in entry.model_types]
+    names += [model_type for entry in ARCHITECTURES.values() for model_type in entry.folders]
     names += [field.name for field in dataclasses.fields(Shape) if field.name != "architecture"]
     assert [name for name in names if f"`{name}`" not in PAGE] == []

@@ -13,7 +13,18 @@ from typing import Any, Literal
 
 from sixfold.errors import ModelFileError
 
-__all__ = ["ARCHITECTURES", "Architecture", "TensorName", "of_gguf", "of_model_type", "tensor_name"]
+__all__ = ["ARCHITECTURES", "Architecture", "FolderKind", "TensorName", "of_gguf", "of_model_type", "tensor_name"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderKind:
+    """What the name of a `model_type` settles in a folder's config.json."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the entries that it may leave out; an entry that is null has none."""
+    windows: Literal["never", "always", "by layer"] = "never"
+    """Which layers `sliding_window` holds for: none, whatever it says; all; or those that `layer_types` or, without
+    one, `max_window_layers` or the family's pattern names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +33,8 @@ class Architecture:
 
     name: str
     """`general.architecture` in GGUF."""
-    model_types: tuple[str, ...]
-    """`model_type` in a folder's config.json."""
+    folders: Mapping[str, FolderKind]
+    """`model_type` in a folder's config.json -> what it settles."""
     rope_style: Literal["interleaved", "half"] = "half"
     """In GGUF. Folders always pair (i, i + d/2): where GGUF interleaves, a folder's q and k rows are reordered."""
     qk_norm: Literal["none", "head", "projection"] = "none"
@@ -36,35 +47,77 @@ class Architecture:
     """The embedding is multiplied by sqrt(hidden)."""
     full_every: int = 0
     """In a model with a window every n-th layer has none; 0: all have it. A file that says it itself wins."""
+    unrotated_every: int = 0
+    """Every n-th layer has no rotary positions; 0: all have them. A folder that says it itself wins."""
     local_rope: Literal["same", "unscaled"] = "same"
     """Layers with a window: the same rotary positions, or without the scaling."""
     local_rope_base: float = 0.0
     """Their base, if the file does not say it; 0: the same."""
-    folder_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values that config.json may leave out."""
+    width_scaled_layers: int = 0
+    """The one model of the family, by its number of layers, whose queries are scaled by hidden / heads instead of the
+    head's dimension; GGUF does not say it. 0: there is none."""
+    gguf_required: tuple[str, ...] = ()
+    """Metadata without which a file is refused: to leave them out does not mean that there is none."""
 
 
-_GEMMA3_DEFAULTS = {
+_GEMMA = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
-    "max_position_embeddings": 131072,
     "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
     "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
     "tie_word_embeddings": True,
 }
+_GEMMA2 = _GEMMA | {
+    "max_position_embeddings": 8192,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3 = _GEMMA | {"max_position_embeddings": 131072, "rope_theta": 1e6}
+_QWEN = {"use_sliding_window": False, "max_window_layers": 28}
 
 ARCHITECTURES: dict[str, Architecture] = {
     entry.name: entry
     for entry in (
-        Architecture(name="llama", model_types=("llama", "mistral", "mixtral"), rope_style="interleaved"),
-        Architecture(name="qwen2", model_types=("qwen2",)),
-        Architecture(name="qwen3", model_types=("qwen3",), qk_norm="head"),
-        Architecture(name="qwen3moe", model_types=("qwen3_moe",), qk_norm="head"),
+        Architecture(
+            name="llama",
+            folders={
+                "llama": FolderKind(),
+                "mistral": FolderKind(defaults={"sliding_window": 4096}, windows="always"),
+                "mixtral": FolderKind(defaults={"rope_theta": 1e6}, windows="always"),
+            },
+            rope_style="interleaved",
+        ),
+        Architecture(name="qwen2", folders={"qwen2": FolderKind(defaults=_QWEN, windows="by layer")}),
+        Architecture(
+            name="qwen3",
+            folders={"qwen3": FolderKind(defaults=_QWEN | {"head_dim": 128}, windows="by layer")},
+            qk_norm="head",
+        ),
+        Architecture(
+            name="qwen3moe",
+            folders={
+                "qwen3_moe": FolderKind(
+                    defaults={"use_sliding_window": False, "norm_topk_prob": False}, windows="always"
+                )
+            },
+            qk_norm="head",
+        ),
+        Architecture(
+            name="gemma2",
+            folders={"gemma2": FolderKind(defaults=_GEMMA2, windows="by layer")},
+            post_norms=True,
+            norm_shift=1.0,
+            activation="gelu",
+            scaled_embedding=True,
+            full_every=2,
+            width_scaled_layers=46,
+            gguf_required=("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+        ),
         Architecture(
             name="gemma3",
-            model_types=("gemma3_text", "gemma3"),
+            folders=dict.fromkeys(("gemma3_text", "gemma3"), FolderKind(defaults=_GEMMA3, windows="by layer")),
             qk_norm="head",
             post_norms=True,
             norm_shift=1.0,
@@ -73,16 +126,33 @@ ARCHITECTURES: dict[str, Architecture] = {
             full_every=6,
             local_rope="unscaled",
             local_rope_base=10000.0,
-            folder_defaults=_GEMMA3_DEFAULTS,
+            width_scaled_layers=62,
         ),
-        Architecture(name="phi3", model_types=("phi3",)),
+        Architecture(
+            name="phi3",
+            folders={"phi3": FolderKind(defaults={"original_max_position_embeddings": 4096}, windows="always")},
+        ),
         Architecture(
             name="olmo2",
-            model_types=("olmo2", "olmo3"),
+            folders={
+                "olmo2": FolderKind(),
+                "olmo3": FolderKind(defaults={"sliding_window": 4096, "rope_theta": 5e5}, windows="by layer"),
+            },
             qk_norm="projection",
             post_norms=True,
             full_every=4,
             local_rope="unscaled",
+        ),
+        Architecture(
+            name="smollm3",
+            folders={
+                "smollm3": FolderKind(
+                    defaults={"rope_theta": 2e6, "tie_word_embeddings": True, "use_sliding_window": False},
+                    windows="by layer",
+                )
+            },
+            rope_style="interleaved",
+            unrotated_every=4,
         ),
     )
 }
@@ -98,7 +168,7 @@ def of_gguf(name: str) -> Architecture:
 
 def of_model_type(name: str) -> Architecture:
     """Raises: ModelFileError: no such family here."""
-    by_type = {model_type: entry for entry in ARCHITECTURES.values() for model_type in entry.model_types}
+    by_type = {model_type: entry for entry in ARCHITECTURES.values() for model_type in entry.folders}
     if name not in by_type:
         raise ModelFileError(f"models of type {name[:80]!r} are not supported; {_list(by_type)} are")
     return by_type[name]

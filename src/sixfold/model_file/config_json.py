@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from sixfold.errors import ModelFileError
-from sixfold.model_file.architectures import Architecture, of_model_type
-from sixfold.model_file.gguf_model import every_nth_full
+from sixfold.model_file.architectures import Architecture, FolderKind, of_model_type
+from sixfold.model_file.gguf_model import all_but_every_nth
 from sixfold.model_file.model_config import ModelConfig, RopeScaling
 from sixfold.model_file.rope import llama3_factors, longrope_attention_factor, yarn_attention_factor
 
@@ -22,20 +22,48 @@ _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "g
 _NOT_SUPPORTED = (
     "attention_multiplier",
     "clip_qkv",
+    "compression_config",
     "dual_chunk_attention_config",
+    "embedding_multiplier",
+    "logits_scaling",
     "n_shared_experts",
     "num_shared_experts",
+    "quantization",
     "quantization_config",
+    "residual_multiplier",
+    "shared_expert_intermediate_size",
     "use_bidirectional_attention",
 )
 """Entries that would change what is computed; null, 0 and false are the same as none."""
+_ROPE_ENTRIES = {
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "finetuned",
+    "full_attention",
+    "high_freq_factor",
+    "long_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "sliding_attention",
+    "truncate",
+    "type",
+}
+"""What is understood of a section of rotary positions, whatever its kind."""
 
 
 class ConfigJson:
     """One JSON object; messages name its keys."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-        self._values = {key: value for key, value in values.items() if value is not None}
+        self._values = values
         self._defaults = defaults or {}
 
     @classmethod
@@ -60,15 +88,27 @@ class ConfigJson:
         """Present, and neither null, false, 0 nor empty."""
         return bool(self._values.get(key))
 
-    def get(self, key: str) -> Any:
-        return self._values.get(key, self._defaults.get(key))
+    def get(self, key: str, default: Any = None) -> Any:
+        """An entry; its default where it is left out; `default` where it is null or there is neither."""
+        value = self._values[key] if key in self._values else self._defaults.get(key)
+        return default if value is None else value
 
     def section(self, key: str) -> ConfigJson:
         """An object within; an empty one if there is none."""
-        value = self._values.get(key, {})
+        value = self.get(key, {})
         if not isinstance(value, dict):
             raise ModelFileError(f"{key} is not an object")
         return ConfigJson(value)
+
+    def refuse(self, keys: Iterable[str]) -> None:
+        """Raises: ModelFileError: one of the entries is there, and neither null, false, 0 nor empty."""
+        for key in keys:
+            if self.has(key):
+                raise ModelFileError(f"{key} is not supported")
+
+    def unknown(self, keys: Collection[str]) -> list[str]:
+        """Entries of other names that are not null."""
+        return sorted(key for key, value in self._values.items() if key not in keys and value is not None)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A number from 0 to 2**31."""
@@ -102,14 +142,14 @@ class ConfigJson:
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of numbers, in single precision; empty if there is none."""
-        value = self._values.get(key, [])
+        value = self.get(key, [])
         plain = isinstance(value, list) and len(value) <= 4096
         if not plain or not all(type(entry) in (int, float) and abs(entry) < 1e30 for entry in value):
             raise ModelFileError(f"{key} is not a list of numbers")
         return tuple(float(np.float32(entry)) for entry in value)
 
     def _value(self, key: str, default: Any) -> Any:
-        value = self._values.get(key, self._defaults.get(key, default))
+        value = self.get(key, default)
         if value is None:
             raise ModelFileError(f"{key} is missing")
         return value
@@ -130,8 +170,11 @@ def folder_config(
     outer = ConfigJson.read(path)
     try:
         entry = architecture_of(outer)
+        kind = entry.folders[outer.text("model_type")]
         inner = outer.section("text_config") if outer.has("text_config") else outer
-        return entry, _config(inner.with_defaults(entry.folder_defaults), entry, has_tensor, vocab())
+        outer.refuse(_NOT_SUPPORTED)
+        inner.refuse(_NOT_SUPPORTED)
+        return entry, _config(inner.with_defaults(kind.defaults), entry, kind, has_tensor, vocab())
     except ModelFileError as error:
         raise ModelFileError(f"{path.name}: {error.message}") from error
 
@@ -143,10 +186,9 @@ def architecture_of(config: ConfigJson) -> Architecture:
     return of_model_type(config.text("model_type"))
 
 
-def _config(c: ConfigJson, entry: Architecture, has_tensor: Callable[[str], bool], vocab: int) -> ModelConfig:
-    for key in _NOT_SUPPORTED:
-        if c.has(key):
-            raise ModelFileError(f"{key} is not supported")
+def _config(
+    c: ConfigJson, entry: Architecture, kind: FolderKind, has_tensor: Callable[[str], bool], vocab: int
+) -> ModelConfig:
     n_layers, hidden, n_heads = (
         c.integer("num_hidden_layers"),
         c.integer("hidden_size"),
@@ -157,6 +199,7 @@ def _config(c: ConfigJson, entry: Architecture, has_tensor: Callable[[str], bool
     if n_experts and (c.integer("decoder_sparse_step", 1) != 1 or c.has("mlp_only_layers")):
         raise ModelFileError("dense layers among layers of experts are not supported")
     ffn = c.integer("intermediate_size")
+    rotated = _rotated(c, entry, n_layers)
     rope, rope_local = _ropes(c, entry, head_dim)
     partial = _rope_section(c).number("partial_rotary_factor", c.number("partial_rotary_factor", 1.0))
     scalar = c.number("query_pre_attn_scalar", float(head_dim))
@@ -177,7 +220,8 @@ def _config(c: ConfigJson, entry: Architecture, has_tensor: Callable[[str], bool
         embedding_scale=float(hidden) ** 0.5 if entry.scaled_embedding else 1.0,
         final_softcap=c.single("final_logit_softcapping", 0.0),
         attention_softcap=c.single("attn_logit_softcapping", 0.0),
-        windows=_windows(c, entry, n_layers),
+        windows=_windows(c, entry, kind, rotated),
+        rotated=rotated,
         rope_style=entry.rope_style,
         rope_dims=int(head_dim * partial) if 0 < partial <= 1 else 0,
         rope=rope,
@@ -207,31 +251,60 @@ def _activation(c: ConfigJson, entry: Architecture) -> Any:
     return _ACTIVATIONS[name]
 
 
-def _windows(c: ConfigJson, entry: Architecture, n_layers: int) -> tuple[int, ...]:
+def _windows(c: ConfigJson, entry: Architecture, kind: FolderKind, rotated: tuple[bool, ...]) -> tuple[int, ...]:
+    n_layers = len(rotated)
     window = c.integer("sliding_window", 0) if c.flag("use_sliding_window", True) else 0
-    if not window or c.get("model_type") == "llama":
-        return every_nth_full(0, 0, n_layers)
-    if types := c.get("layer_types"):
-        if not isinstance(types, list) or len(types) != n_layers:
-            raise ModelFileError(f"layer_types is not a list of {n_layers} entries")
-        known = {"sliding_attention": window, "full_attention": 0}
-        if not all(isinstance(kind, str) and kind in known for kind in types):
-            raise ModelFileError("layer_types holds more than sliding_attention and full_attention")
-        return tuple(known[kind] for kind in types)
-    if c.has("max_window_layers"):
+    if kind.windows == "never":
+        window = 0
+    if kind.windows != "by layer":
+        usual = (window,) * n_layers
+    elif entry.unrotated_every:
+        usual = tuple(0 if turned else window for turned in rotated)
+    elif c.get("max_window_layers") is not None:
         first = c.integer("max_window_layers")
-        return tuple(window if i >= first else 0 for i in range(min(n_layers, 1 << 16)))
-    pattern = c.integer("sliding_window_pattern", c.integer("_sliding_window_pattern", entry.full_every))
-    return every_nth_full(window, pattern, n_layers)
+        usual = tuple(window if i >= first else 0 for i in range(n_layers))
+    else:
+        pattern = c.integer("sliding_window_pattern", c.integer("_sliding_window_pattern", entry.full_every))
+        usual = tuple(window if local else 0 for local in all_but_every_nth(pattern, n_layers))
+    types = c.get("layer_types")
+    if types is None:
+        return usual
+    if not isinstance(types, list) or len(types) != n_layers:
+        raise ModelFileError(f"layer_types is not a list of {n_layers} entries")
+    known = {"sliding_attention": window, "full_attention": 0}
+    if not all(isinstance(name, str) and name in known for name in types):
+        raise ModelFileError("layer_types holds more than sliding_attention and full_attention")
+    listed = tuple(known[name] for name in types)
+    if kind.windows != "by layer" and listed != usual:
+        raise ModelFileError(f"layer_types of both kinds are not supported in a {c.text('model_type')} folder")
+    return listed
 
 
 # --- rotary positions -----------------------------------------------------------------------------------------------
 
 
+def _rotated(c: ConfigJson, entry: Architecture, n_layers: int) -> tuple[bool, ...]:
+    """layer -> its q and k are rotated."""
+    if not entry.unrotated_every:
+        return all_but_every_nth(0, n_layers)
+    listed = c.get("no_rope_layers")
+    if listed is None:
+        return all_but_every_nth(c.integer("no_rope_layer_interval", entry.unrotated_every), n_layers)
+    if not isinstance(listed, list) or len(listed) < n_layers or not all(flag in (0, 1) for flag in listed):
+        raise ModelFileError(f"no_rope_layers is not a list of {n_layers} zeros and ones")
+    return tuple(bool(flag) for flag in listed[:n_layers])
+
+
 def _rope_section(c: ConfigJson) -> ConfigJson:
     """Rotary positions of full layers: `rope_parameters` of today, `rope_scaling` of before."""
+    if c.has("rope_parameters") and c.has("rope_scaling"):
+        raise ModelFileError("rope_parameters and rope_scaling are both there; only one of them may be")
     section = c.section("rope_parameters") if c.has("rope_parameters") else c.section("rope_scaling")
-    return section.section("full_attention") if section.has("full_attention") else section
+    full = section.section("full_attention") if section.has("full_attention") else section
+    for part in (section, full, section.section("sliding_attention")):
+        if unknown := part.unknown(_ROPE_ENTRIES):
+            raise ModelFileError(f"{unknown[0][:80]!r} of rotary positions is not supported")
+    return full
 
 
 def _ropes(c: ConfigJson, entry: Architecture, head_dim: int) -> tuple[RopeScaling, RopeScaling]:
@@ -251,7 +324,7 @@ def _ropes(c: ConfigJson, entry: Architecture, head_dim: int) -> tuple[RopeScali
 def _scaling(c: ConfigJson, s: ConfigJson, base: float, head_dim: int) -> RopeScaling:
     kind = s.text("rope_type", s.text("type", "default"))
     context = c.integer("max_position_embeddings")
-    original = s.integer("original_max_position_embeddings", c.integer("original_max_position_embeddings", context))
+    original = c.integer("original_max_position_embeddings", s.integer("original_max_position_embeddings", context))
     match kind:
         case "default":
             return RopeScaling(base=base)
@@ -278,12 +351,13 @@ def _scaling(c: ConfigJson, s: ConfigJson, base: float, head_dim: int) -> RopeSc
             short, long = s.numbers("short_factor"), s.numbers("long_factor")
             if not (short and long):
                 raise ModelFileError("longrope needs short_factor and long_factor")
+            factor = s.number("factor", context / max(original, 1))
             return RopeScaling(
                 base=base,
                 kind="longrope",
                 original_context=original,
                 factors=short,
                 long_factors=long,
-                attention_factor=s.single("attention_factor", longrope_attention_factor(context, original)),
+                attention_factor=s.single("attention_factor", longrope_attention_factor(factor, original)),
             )
     raise ModelFileError(f"rope scaling of type {kind[:40]!r} is not supported")

@@ -146,6 +146,8 @@ class GGUFFile:
     def __init__(self, path: Path, buffer: mmap.mmap) -> None:
         self.path = path
         self._buffer = buffer
+        self.asked: set[str] = set()
+        """Keys of the metadata that somebody has asked for."""
         cursor = _Cursor(buffer)
         n_tensors, n_entries = _read_header(cursor)
         self.metadata: Mapping[str, MetadataValue] = MappingProxyType(_read_metadata(cursor, n_entries))
@@ -285,6 +287,7 @@ class GGUFFile:
         return value
 
     def _get(self, key: str, default: MetadataValue | None) -> MetadataValue:
+        self.asked.add(key)
         value = self.metadata.get(key, default)
         if value is None:
             raise self._fault(f"{key} is missing from the metadata")

@@ -20,18 +20,16 @@ __all__ = ["GGUFModel", "gguf_config"]
 
 _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 """Read into the configuration, never asked for by name."""
-_NOT_SUPPORTED = (
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "expert_shared_count",
-    "expert_group_count",
-    "logit_scale",
-    "residual_scale",
-    "rope.scaling.yarn_log_multiplier",
-)
-"""Numbers that would change what is computed; 0 is the same as none."""
-_GEMMA_27B_LAYERS = 62
-"""The one Gemma 3 whose queries are scaled by hidden / heads instead of the head's dimension; GGUF does not say it."""
+_WITHOUT_EFFECT = ("rope.scaling.finetuned", "tensor_data_layout", "vocab_size")
+"""Keys of a family that say nothing about what is computed."""
+_WITHOUT_EFFECT_AT: dict[str, tuple[float, ...]] = {
+    "attention.causal": (True,),
+    "expert_weights_scale": (0, 1),
+    "logit_scale": (0, 1),
+    "residual_scale": (0, 1),
+    "rope.scaling.yarn_ext_factor": (1,),
+}
+"""Keys with the values that change nothing; of others those are 0, false and empty."""
 _SOFTMAX = 1
 """`expert_gating_func`."""
 
@@ -64,9 +62,9 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
     """
     entry = of_gguf(file.text("general.architecture"))
     key = f"{entry.name}.".__add__
-    for name in _NOT_SUPPORTED:
-        if file.metadata.get(key(name), 0) != 0:
-            raise ModelFileError(f"{key(name)} is not supported")
+    for name in entry.gguf_required:
+        if key(name) not in file.metadata:
+            raise ModelFileError(f"{key(name)} is missing from the metadata")
     hidden, n_heads = file.u32(key("embedding_length")), file.u32(key("attention.head_count"))
     head_dim = file.u32(key("attention.key_length"), hidden // n_heads if n_heads else 0)
     if file.u32(key("attention.value_length"), head_dim) != head_dim:
@@ -96,6 +94,7 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
         final_softcap=file.f32(key("final_logit_softcapping"), 0.0),
         attention_softcap=file.f32(key("attn_logit_softcapping"), 0.0),
         windows=_windows(file, entry, n_layers),
+        rotated=all_but_every_nth(entry.unrotated_every, n_layers),
         rope_style=entry.rope_style,
         rope_dims=file.u32(key("rope.dimension_count"), head_dim),
         rope=rope,
@@ -109,7 +108,23 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
         output_bias=_has_bias(file, "attn_output"),
     )
     config.check()
+    _refuse_unread(file, entry)
     return config
+
+
+def _refuse_unread(file: GGUFFile, entry: Architecture) -> None:
+    """Raises: ModelFileError: a number of the family that nobody has asked for would change what is computed."""
+    for key in sorted(file.metadata.keys() - file.asked):
+        name = key.removeprefix(f"{entry.name}.")
+        if name == key or name in _WITHOUT_EFFECT:
+            continue
+        value: Any = file.metadata[key]
+        if name in _WITHOUT_EFFECT_AT:
+            changes = value not in _WITHOUT_EFFECT_AT[name]
+        else:
+            changes = bool(value.any() if isinstance(value, np.ndarray) else value)
+        if changes:
+            raise ModelFileError(f"{key[:200]} is not supported")
 
 
 def _vocab(file: GGUFFile) -> int:
@@ -130,7 +145,7 @@ def _has_bias(file: GGUFFile, module: str) -> bool:
 def _attention_scale(entry: Architecture, n_layers: int, hidden: int, n_heads: int, head_dim: int) -> float:
     if not (n_heads and head_dim):
         raise ModelFileError(f"{n_heads} heads of dimension {head_dim} are not supported")
-    if entry.name == "gemma3" and n_layers == _GEMMA_27B_LAYERS:
+    if n_layers == entry.width_scaled_layers:
         return float((hidden / n_heads) ** -0.5)
     return float(head_dim**-0.5)
 
@@ -138,27 +153,27 @@ def _attention_scale(entry: Architecture, n_layers: int, hidden: int, n_heads: i
 def _windows(file: GGUFFile, entry: Architecture, n_layers: int) -> tuple[int, ...]:
     window = file.u32(f"{entry.name}.attention.sliding_window", 0)
     pattern_key = f"{entry.name}.attention.sliding_window_pattern"
-    pattern = file.metadata.get(pattern_key)
-    if isinstance(pattern, np.ndarray):
+    if isinstance(file.metadata.get(pattern_key), np.ndarray):
+        pattern = file.numbers(pattern_key)
         if len(pattern) != n_layers:
             raise ModelFileError(f"{pattern_key} has {len(pattern)} entries for {n_layers} layers")
         return tuple(window if local else 0 for local in pattern)
-    return every_nth_full(window, file.u32(pattern_key, entry.full_every), n_layers)
+    full_every = file.u32(pattern_key, entry.full_every)
+    return tuple(window if local else 0 for local in all_but_every_nth(full_every, n_layers))
 
 
-def every_nth_full(window: int, full_every: int, n_layers: int) -> tuple[int, ...]:
-    """layer -> window, 0 for every n-th layer; `full_every` 0: all have it."""
+def all_but_every_nth(n: int, n_layers: int) -> tuple[bool, ...]:
+    """layer -> whether it is none of the n-th, 2n-th, ...; n 0: every layer."""
     # Compared with the bound of `ModelConfig.check` first: the tuple must not be made of an absurd number.
-    n_layers = min(n_layers, 1 << 16)
-    return tuple(0 if full_every and (i + 1) % full_every == 0 else window for i in range(n_layers))
+    return tuple(n == 0 or (i + 1) % n != 0 for i in range(min(n_layers, 1 << 16)))
 
 
 def _rope(file: GGUFFile, entry: Architecture) -> RopeScaling:
     key = f"{entry.name}.rope.".__add__
     base = file.f32(key("freq_base"), 10000.0)
     short, long = _factors(file, "rope_factors_short.weight"), _factors(file, "rope_factors_long.weight")
-    kind = file.text(key("scaling.type"), "longrope" if long else "none")
-    factor = file.f32(key("scaling.factor"), file.f32(key("scale_linear"), 1.0))
+    factor = file.f32(key("scaling.factor"), file.f32(key("scale_linear"), 1.0)) or 1.0
+    kind = file.text(key("scaling.type"), "longrope" if long else "none" if factor == 1 else "linear")
     original = file.u32(key("scaling.original_context_length"), 0)
     given = file.f32(key("scaling.attn_factor"), 0.0) or file.f32(key("scaling.yarn_attn_factor"), 0.0)
     if plain := _factors(file, "rope_freqs.weight"):
@@ -189,7 +204,7 @@ def _rope(file: GGUFFile, entry: Architecture) -> RopeScaling:
                 original_context=original,
                 factors=short,
                 long_factors=long,
-                attention_factor=given or longrope_attention_factor(context, original),
+                attention_factor=given or longrope_attention_factor(context / max(original, 1), original),
             )
     raise ModelFileError(f"rope scaling of type {kind!r} is not supported, or its factors are missing")
 

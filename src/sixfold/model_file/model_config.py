@@ -120,6 +120,8 @@ class ModelConfig:
     attention_softcap: float
     windows: tuple[int, ...]
     """layer -> a token sees keys at distances below this; 0: all."""
+    rotated: tuple[bool, ...]
+    """layer -> q and k are rotated; a layer without knows of positions only what comes before what."""
     rope_style: Literal["interleaved", "half"]
     """Rotation pairs: (2i, 2i + 1), or (i, i + rope_dims / 2)."""
     rope_dims: int
@@ -167,7 +169,7 @@ class ModelConfig:
             raise ModelFileError("the scale of attention or embedding is not a positive number")
         if not (0 <= self.final_softcap < 1e6 and 0 <= self.attention_softcap < 1e6):
             raise ModelFileError("a soft cap is negative")
-        if len(self.windows) != self.n_layers or min(self.windows) < 0:
+        if not len(self.windows) == len(self.rotated) == self.n_layers or min(self.windows) < 0:
             raise ModelFileError(f"{len(self.windows)} windows for {self.n_layers} layers")
         if self.n_experts and not (
             1 <= self.n_experts_used <= self.n_experts <= _EXPERTS_MAX and 1 <= self.expert_ffn <= _SIZE_MAX

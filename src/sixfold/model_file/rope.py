@@ -18,11 +18,11 @@ def yarn_attention_factor(factor: float) -> float:
     return _single(0.1 * math.log(factor) + 1.0) if factor > 1 else 1.0
 
 
-def longrope_attention_factor(context: int, original: int) -> float:
-    """Of a model made for `original` positions and stretched to `context`."""
-    if original <= 1 or context <= original:
+def longrope_attention_factor(factor: float, original: int) -> float:
+    """Of a model made for `original` positions and stretched to `factor` times as many."""
+    if original <= 1 or factor <= 1:
         return 1.0
-    return _single(math.sqrt(1 + math.log(context / original) / math.log(original)))
+    return _single(math.sqrt(1 + math.log(factor) / math.log(original)))
 
 
 def llama3_factors(

@@ -65,12 +65,15 @@ SHAPES: dict[str, Shape] = {
     "qwen3-4b": Shape("qwen3", 36, 2560, 32, 8, 128, 9728, 151936),
     "qwen3-8b": Shape("qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 0),
     "qwen3moe-30b": Shape("qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 0, n_experts=128, n_experts_used=8),
+    "gemma2-2b": Shape("gemma2", 26, 2304, 8, 4, 256, 9216, 256000, window=4096),
+    "gemma2-9b": Shape("gemma2", 42, 3584, 16, 8, 256, 14336, 256000, window=4096),
     "gemma3-270m": Shape("gemma3", 18, 640, 4, 1, 256, 2048, 262144, window=512),
     "gemma3-1b": Shape("gemma3", 26, 1152, 4, 1, 256, 6912, 262144, window=512),
     "gemma3-4b": Shape("gemma3", 34, 2560, 8, 4, 256, 10240, 262144, window=1024),
     "phi3-mini": Shape("phi3", 32, 3072, 32, 32, 96, 8192, 32064, 0, context=4096),
     "olmo2-1b": Shape("olmo2", 16, 2048, 16, 16, 128, 8192, 100352, 0, context=4096),
     "olmo2-7b": Shape("olmo2", 32, 4096, 32, 32, 128, 11008, 100352, 0, context=4096),
+    "smollm3-3b": Shape("smollm3", 36, 2048, 16, 4, 128, 11008, 128256, context=65536),
 }
 """Shapes by the name of the model that has them."""
 
@@ -225,6 +228,8 @@ class SyntheticModel:
         }
         if s.window:
             values["attention.sliding_window"] = s.window
+        if s.architecture == "gemma2":
+            values |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
         if s.n_experts:
             values |= {"expert_count": s.n_experts, "expert_used_count": s.n_experts_used}
             values["expert_feed_forward_length"] = s.ffn

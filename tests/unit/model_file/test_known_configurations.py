@@ -68,6 +68,20 @@ OLMO_2_1B = COMMON | {
     "num_key_value_heads": 16, "num_hidden_layers": 16, "max_position_embeddings": 4096, "rope_theta": 500000,
     "rope_scaling": None, "tie_word_embeddings": False, "vocab_size": 100352, "rms_norm_eps": 1e-6,
 }  # fmt: skip
+GEMMA_2_2B = {
+    "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "cache_implementation": "hybrid", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+    "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8,
+    "num_hidden_layers": 26, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 256000,
+}  # fmt: skip
+SMOLLM3_3B = COMMON | {
+    "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "num_hidden_layers": 36, "max_position_embeddings": 65536, "max_window_layers": 28,
+    "layer_types": ["full_attention"] * 36, "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9,
+    "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None, "use_sliding_window": False,
+    "attention_bias": False, "mlp_bias": False, "pretraining_tp": 2, "vocab_size": 128256,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -127,6 +141,46 @@ def test_phi(read: Any) -> None:
 def test_olmo(read: Any) -> None:
     c = read(OLMO_2_1B, 100352)
     assert (c.qk_norm, c.windows, c.tied) == ("projection", (0,) * 16, False)
+
+
+def test_gemma_2(read: Any) -> None:
+    c = read(GEMMA_2_2B, 256000)
+    assert (c.windows, c.tied, c.activation) == ((4096, 0) * 13, True, "gelu")
+    assert (c.attention_softcap, c.final_softcap, c.attention_scale) == (50, 30, 1 / 16)
+    assert c.rope == c.rope_local
+
+
+def test_smollm3(read: Any) -> None:
+    c = read(SMOLLM3_3B, 128256)
+    assert (c.rotated, c.windows, c.tied) == ((True, True, True, False) * 9, (0,) * 36, True)
+    assert (c.rope.base, c.rope_style) == (5e6, "interleaved")
+
+
+def test_what_transformers_takes_for_granted(read: Any) -> None:
+    """Entries that a folder left out because they have the values of its model type."""
+
+    def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+        return {key: value for key, value in config.items() if key not in keys}
+
+    assert read(without(MISTRAL_7B_V0_1, "sliding_window"), 32000).windows == (4096,) * 32
+    assert read(MISTRAL_7B_V0_1 | {"sliding_window": None}, 32000).windows == (0,) * 32
+    assert read(without(QWEN2_5_0_5B, "use_sliding_window"), 151936).windows == (0,) * 24
+    sliding = QWEN2_5_0_5B | {"use_sliding_window": True}
+    assert read(sliding, 151936).windows == (0,) * 21 + (32768,) * 3
+    assert read(without(sliding, "max_window_layers"), 151936).windows == (0,) * 24
+    assert not read(without(QWEN3_30B_A3B, "norm_topk_prob"), 151936).renormalize_experts
+    assert read(QWEN3_30B_A3B | {"use_sliding_window": True, "sliding_window": 9}, 151936).windows == (9,) * 48
+    c = read(without(GEMMA_2_2B, "attn_logit_softcapping", "final_logit_softcapping", "sliding_window"), 256000)
+    assert c == read(GEMMA_2_2B, 256000)
+    assert read(GEMMA_2_2B | {"final_logit_softcapping": None}, 256000).final_softcap == 0
+    assert read(OLMO_2_1B | {"sliding_window": 64}, 100352).windows == (0,) * 16
+    olmo3 = without(OLMO_2_1B, "rope_theta") | {"model_type": "olmo3"}
+    c = read(olmo3, 100352)
+    assert (c.windows, c.rope.base, c.rope_local.base) == ((4096, 4096, 4096, 0) * 4, 5e5, 5e5)
+    c = read(without(SMOLLM3_3B, "no_rope_layers", "layer_types", "rope_theta", "use_sliding_window"), 128256)
+    assert (c.rotated, c.rope.base) == ((True, True, True, False) * 9, 2e6)
+    nope_sliding = without(SMOLLM3_3B, "layer_types") | {"use_sliding_window": True, "sliding_window": 9}
+    assert read(nope_sliding, 128256).windows == (0, 0, 0, 9) * 9
 
 
 def test_attention_in_both_directions_is_refused(read: Any) -> None:

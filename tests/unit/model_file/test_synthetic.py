@@ -47,6 +47,8 @@ def test_every_shape_can_be_computed_with(shape: str, tmp_path: Path) -> None:
         ("gemma3-270m", 268e6),
         ("phi3-mini", 3.82e9),
         ("olmo2-7b", 7.3e9),
+        ("gemma2-9b", 9.24e9),
+        ("smollm3-3b", 3.08e9),
     ],
 )
 def test_shapes_have_the_parameters_of_their_models(shape: str, parameters: float) -> None:

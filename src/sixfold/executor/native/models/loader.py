@@ -29,7 +29,7 @@ class Loader:
         """
         self.file, self.pool, self.config = file, pool, file.config
         self._activations, self._n_positions = activations, n_positions
-        self._ropes: list[tuple[RopeScaling, RopeTable]] = []
+        self._ropes: list[tuple[RopeScaling | None, RopeTable]] = []
 
     def attention(
         self,
@@ -56,7 +56,7 @@ class Loader:
             else None,
             q_norm=self._vector(prefix + "attn_q_norm.weight", q if whole else c.head_dim) if qk_norm else None,
             k_norm=self._vector(prefix + "attn_k_norm.weight", kv if whole else c.head_dim) if qk_norm else None,
-            rope=self._rope(c.rope_local if c.windows[i] else c.rope),
+            rope=self._rope(i),
             n_heads=c.n_heads,
             n_kv_heads=c.n_kv_heads,
             head_dim=c.head_dim,
@@ -117,15 +117,17 @@ class Loader:
         except ValueError as e:
             raise ModelFileError(f"{self.file.name}: {e}") from e
 
-    def _rope(self, scaling: RopeScaling) -> RopeTable:
-        """Layers with equal positions share one table."""
+    def _rope(self, i: int) -> RopeTable:
+        """A layer's rotation; layers with equal ones share a table."""
+        c = self.config
+        scaling = (c.rope_local if c.windows[i] else c.rope) if c.rotated[i] else None
         for known, table in self._ropes:
             if known == scaling:
                 return table
-        frequencies = scaling.inverse_frequencies(self.config.rope_dims, self._n_positions)
-        table = kernels.rope_table(
-            self._n_positions, frequencies, self.config.rope_style, factor=scaling.attention_factor
-        )
+        # Without positions one pair is rotated by nothing, which changes no bit.
+        frequencies = scaling.inverse_frequencies(c.rope_dims, self._n_positions) if scaling else np.zeros(1)
+        factor = scaling.attention_factor if scaling else 1.0
+        table = kernels.rope_table(self._n_positions, frequencies, c.rope_style, factor=factor)
         self._ropes.append((scaling, table))
         return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sixfold.errors import ModelFileError
 from sixfold.executor.native.kernels import ThreadPool
-from sixfold.executor.native.models import gemma3, llama, olmo2, phi3, qwen2, qwen3, qwen3moe
+from sixfold.executor.native.models import gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3, qwen3moe, smollm3
 from sixfold.executor.native.models.model import Family, Model
 from sixfold.model_file import ModelFile
 
@@ -15,9 +15,11 @@ FAMILIES: dict[str, Family] = {
     "qwen2": qwen2.layer,
     "qwen3": qwen3.layer,
     "qwen3moe": qwen3moe.layer,
+    "gemma2": gemma2.layer,
     "gemma3": gemma3.layer,
     "phi3": phi3.layer,
     "olmo2": olmo2.layer,
+    "smollm3": smollm3.layer,
 }
 """`ModelConfig.architecture` -> the family."""
 
