@@ -183,6 +183,11 @@ def test_what_transformers_takes_for_granted(read: Any) -> None:
     assert read(nope_sliding, 128256).windows == (0, 0, 0, 9) * 9
 
 
+def test_quantization_beside_the_text_part_is_refused(read: Any) -> None:
+    with pytest.raises(Exception, match="quantization_config is not supported"):
+        read(GEMMA_3_4B | {"quantization_config": {"quant_method": "gptq"}}, 262208)
+
+
 def test_attention_in_both_directions_is_refused(read: Any) -> None:
     with pytest.raises(Exception, match="use_bidirectional_attention is not supported"):
         read(GEMMA_3_4B | {"text_config": GEMMA_3_4B["text_config"] | {"use_bidirectional_attention": True}}, 262208)  # type: ignore[operator]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.fixtures import forward
 from tests.fixtures import tiny_models as tiny
 from tests.unit.executor.native.tiny_llama import Row, block_tables, run
 
@@ -14,6 +15,7 @@ from sixfold.errors import ModelFileError
 from sixfold.executor.native import models
 from sixfold.executor.native.kernels import ThreadPool
 from sixfold.model_file import open_model
+from sixfold.model_file.synthetic import cached
 
 CONTEXT = 128
 
@@ -29,7 +31,7 @@ def logits(model: models.Model, ids: list[int], *, dtype: str = "float32", chunk
     return np.concatenate([run(program, tables, [Row(ids[a : a + chunk], a, 0)])[0] for a in range(0, len(ids), chunk)])
 
 
-def error(got: npt.NDArray[np.float32], want: npt.NDArray[np.float32]) -> float:
+def error(got: npt.NDArray[np.float32], want: npt.NDArray[np.floating]) -> float:
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
@@ -90,6 +92,24 @@ def test_chunks_batches_and_threads_change_no_bit(isa: str, tmp_path: Path, fami
                 want = alone[r.slot][r.start : r.start + len(r.ids)]
                 np.testing.assert_array_equal(got[at : at + len(r.ids)], want)
                 at += len(r.ids)
+
+
+@pytest.mark.parametrize("experts", ["n_experts=128,n_experts_used=8", "n_experts=3,n_experts_used=2"])
+def test_many_experts_and_many_tokens_of_one(isa: str, tmp_path: Path, experts: str) -> None:
+    """More experts than tokens of a step, and more tokens of an expert than are multiplied together."""
+    shape = f"hidden=128,n_heads=4,n_kv_heads=2,head_dim=32,ffn=64,vocab=512,n_layers=2,{experts}"
+    path = cached(f"synthetic:qwen3moe-30b,{shape}@f32", tmp_path)
+    ids = np.random.default_rng(0).integers(0, 512, 250).tolist()
+    tables = block_tables(1, 16)
+    found = []
+    for threads, chunk in ((1, 1), (3, 250), (2, 17)):
+        model = loaded(path, ThreadPool(threads, isa), context=256)
+        program = model.program(model.kv_cache(16, "float32"), 256)
+        rows = [Row(ids[i : i + chunk], i, 0) for i in range(0, 250, chunk)]
+        found.append(np.concatenate([run(program, tables, [row])[0] for row in rows]))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert error(found[0], forward.logits(open_model(path), ids)) < 1e-4
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
