@@ -30,7 +30,10 @@ from sixfold.executor.wire import decode_step, encode
 from sixfold.messages import SAMPLE, GenerateRequest, Sampling, StepResult, WorkerFacts
 from sixfold.transport import FrameSocket, accept, codecs, connect, listen
 
+CONTEXT = 2048
 PROMPT_TOKENS = 128
+WARMING_STEPS = 128
+"""Until every prompt is read: 256 tokens of them in a step."""
 ROUNDS = 5
 
 
@@ -40,6 +43,8 @@ def main() -> int:
     parser.add_argument("--step-ms", default="0,10")
     parser.add_argument("--steps", type=int, default=150, help="measured at a time; the median of five is printed")
     args = parser.parse_args()
+    if WARMING_STEPS + ROUNDS * args.steps > CONTEXT - PROMPT_TOKENS - WARMING_STEPS:
+        parser.error("--steps: the rows would end before the measurement")
     rows = []
     for step_ms in [float(part) for part in args.step_ms.split(",")]:
         for n_rows in [int(part) for part in args.rows.split(",")]:
@@ -53,7 +58,11 @@ def main() -> int:
 
 def _measure(run_dir: str, n_rows: int, step_s: float, n_steps: int) -> list[float]:
     """CPU seconds per step of the engine process, once per round."""
-    config = resolve(Config.from_flat({"model": "scripted", "max_num_seqs": n_rows, "num_kv_blocks": 1 << 14}))
+    config = resolve(
+        Config.from_flat(
+            {"model": "scripted", "max_num_seqs": n_rows, "max_model_len": CONTEXT, "num_kv_blocks": 1 << 14}
+        )
+    )
     run = write_run_files(run_dir, config, epoch=1)
     with listen(run.worker_path) as worker, listen(run.engine_path) as engine:
         pid = os.fork()
@@ -62,7 +71,7 @@ def _measure(run_dir: str, n_rows: int, step_s: float, n_steps: int) -> list[flo
             _run_engine(run, engine)
         try:
             loop = _Loop(run, worker, n_rows, step_s)
-            loop.run(until=PROMPT_TOKENS)  # prompts and warming up
+            loop.run(until=WARMING_STEPS)
             seconds = []
             for _ in range(ROUNDS):
                 before, first = cpu_s(pid), loop.n_steps
@@ -78,7 +87,7 @@ def _run_engine(run: RunFiles, listener: object) -> None:
     try:
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         EngineServer(build_core(run.config, executor, epoch=run.epoch), executor, listener, run).run()  # type: ignore
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the forked process ends here, whatever happened
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -97,8 +106,7 @@ class _Loop:
             assert channel is not None
             greeting = codecs.decode_hello(channel.receive_one().body, config_digest=run.digest)
             channels[greeting.role] = channel
-        blocks, longest = config.cache.num_kv_blocks, config.model.max_model_len
-        facts = WorkerFacts(os.getpid(), blocks, config.scheduler.max_num_seqs, longest, "none", 0, 0)
+        facts = WorkerFacts(os.getpid(), config.cache.num_kv_blocks, n_rows, CONTEXT, "none", 0, 0)
         self._worker_control, self._steps = channels["worker-control"], channels["worker-steps"]
         self._worker_control.send(codecs.CONTROL, codecs.encode(facts), block=True)
         self._control, self._outputs = connect(run.engine_path), connect(run.engine_path)
@@ -109,7 +117,7 @@ class _Loop:
             request = GenerateRequest(
                 uid=(1 << 62) + uid,
                 prompt_token_ids=prompt,
-                max_tokens=longest - PROMPT_TOKENS,
+                max_tokens=CONTEXT - PROMPT_TOKENS,
                 sampling=Sampling(seed=uid, temperature=0.0),
                 arrival_s=time.monotonic(),
             )
