@@ -24,6 +24,7 @@ from serving import cpu_s
 from sixfold.config import Config
 from sixfold.engine.engine_process import EngineServer
 from sixfold.engine.launch import RunFiles, build_core, resolve, write_run_files
+from sixfold.engine.life import become_child
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
@@ -65,10 +66,14 @@ def _measure(run_dir: str, n_rows: int, step_s: float, n_steps: int) -> list[flo
     )
     run = write_run_files(run_dir, config, epoch=1)
     with listen(run.worker_path) as worker, listen(run.engine_path) as engine:
+        life_read, life_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             worker.close()
+            os.close(life_write)
+            become_child("engine", life_read, run_dir)
             _run_engine(run, engine)
+        os.close(life_read)
         try:
             loop = _Loop(run, worker, n_rows, step_s)
             loop.run(until=WARMING_STEPS)
@@ -81,6 +86,7 @@ def _measure(run_dir: str, n_rows: int, step_s: float, n_steps: int) -> list[flo
         finally:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
+            os.close(life_write)
 
 
 def _run_engine(run: RunFiles, listener: object) -> None:
