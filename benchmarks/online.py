@@ -3,9 +3,12 @@
     python benchmarks/online.py                                      starts `sixfold serve smollm2` and loads it
     python benchmarks/online.py --url http://127.0.0.1:8000 --model smollm2
     python benchmarks/online.py --url A --url B --clients 1,8,32     the same load on several servers, in alternation
+    python benchmarks/online.py --model scripted --step-ms 20        without a model: the path around it
 
-Works with any server that has /v1/completions with streaming. Prompts are digits, about one token each and different
-in every request, after an optional shared beginning (`--shared-tokens`) that a prefix cache can use.
+Works with any server that has /v1/completions (or, with `--chat`, /v1/chat/completions) with streaming. Prompts are
+digits, about one token each and different in every request, after an optional shared beginning (`--shared-tokens`) that
+a prefix cache can use. For a server that is started here, the CPU time of its processes is printed too, per output
+token, prompts included.
 """
 
 from __future__ import annotations
@@ -13,14 +16,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import random
+import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from report import header, table
-from serving import STARTED_S, Answer, served, stream
+from serving import STARTED_S, Answer, Server, served, stream
+
+ROLES = ("api", "engine", "worker")
 
 COLUMNS = (
     "server",
@@ -31,20 +39,21 @@ COLUMNS = (
     "p99",
     "between tokens p50 ms",
     "p99",
+    *(f"{role} us/token" for role in ROLES),
     "errors",
 )
 
 
 def main() -> int:
     args = _arguments()
-    with _servers(args) as urls:
-        for url in urls:
-            asyncio.run(_wait_ready(url, _body(args, random.Random(0), "", max_tokens=1), args.key))
+    with _servers(args) as servers:
+        for server in servers:
+            asyncio.run(_wait_ready(server.url, _body(args, random.Random(0), "", max_tokens=1), args.key))
         rows = []
         for clients in [int(part) for part in args.clients.split(",")]:
-            for url in urls:
-                print(f"{clients} clients on {url} ...", file=sys.stderr, flush=True)
-                rows.append(asyncio.run(_load(args, url, clients)))
+            for server in servers:
+                print(f"{clients} clients on {server.url} ...", file=sys.stderr, flush=True)
+                rows.append(asyncio.run(_load(args, server, clients)))
     print(header())
     print(table(COLUMNS, rows))
     return 1 if any(row[-1] for row in rows) else 0
@@ -54,6 +63,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", action="append", default=[], help="server to load; none: start one here")
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--chat", action="store_true", help="chat instead of plain completions")
+    parser.add_argument("--serve", default="", help="more arguments of the server that is started here")
+    parser.add_argument("--step-ms", type=float, default=20.0, help="time of a step of the model `scripted`")
     parser.add_argument("--key", default="", help="bearer token")
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--requests", type=int, default=0, help="0: 2 per client, at least 4")
@@ -65,12 +77,16 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _servers(args: argparse.Namespace) -> Iterator[list[str]]:
+def _servers(args: argparse.Namespace) -> Iterator[list[Server]]:
     if args.url:
-        yield args.url
+        yield [Server(url) for url in args.url]
         return
-    with served(args.model) as url:
-        yield [url]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as script:
+        scripted = ["--script", script.name] if args.model == "scripted" else []
+        json.dump({"step_ms": args.step_ms}, script)
+        script.flush()
+        with served(args.model, *scripted, *shlex.split(args.serve)) as server:
+            yield [server]
 
 
 async def _wait_ready(url: str, body: dict[str, Any], key: str) -> None:
@@ -83,9 +99,10 @@ async def _wait_ready(url: str, body: dict[str, Any], key: str) -> None:
 
 def _body(args: argparse.Namespace, rng: random.Random, shared: str, max_tokens: int) -> dict[str, Any]:
     own = max(2, args.prompt_tokens - args.shared_tokens)
+    text = (shared + " " + _digits(rng, own)).strip()
     return {
         "model": args.model,
-        "prompt": (shared + " " + _digits(rng, own)).strip(),
+        **({"messages": [{"role": "user", "content": text}]} if args.chat else {"prompt": text}),
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,
@@ -99,7 +116,7 @@ def _digits(rng: random.Random, n_tokens: int) -> str:
     return " ".join(str(rng.randrange(10)) for _ in range(n_tokens // 2))
 
 
-async def _load(args: argparse.Namespace, url: str, clients: int) -> tuple[Any, ...]:
+async def _load(args: argparse.Namespace, server: Server, clients: int) -> tuple[Any, ...]:
     rng = random.Random(f"{args.seed} {clients}")
     shared = _digits(rng, args.shared_tokens)
     n_requests = args.requests or max(4, 2 * clients)
@@ -108,26 +125,28 @@ async def _load(args: argparse.Namespace, url: str, clients: int) -> tuple[Any, 
 
     async def client() -> None:
         while bodies:
-            answers.append(await stream(url, bodies.pop(), args.key))
+            answers.append(await stream(server.url, bodies.pop(), args.key))
 
-    started = time.perf_counter()
+    started, used_before = time.perf_counter(), server.cpu_s()
     await asyncio.gather(*(client() for _ in range(clients)))
-    wall_s = time.perf_counter() - started
+    wall_s, used = time.perf_counter() - started, server.cpu_s()
     good = [answer for answer in answers if answer.status == 200 and not answer.error]
     failed = [answer for answer in answers if answer not in good]
     for answer in failed[:3]:
         print(f"  failed: {answer.status} {answer.error}", file=sys.stderr)
     ttft_ms = sorted(1e3 * answer.ttft_s for answer in good)
     itl_ms = sorted(1e3 * answer.itl_s for answer in good)
+    n_tokens = sum(answer.n_tokens for answer in good)
     return (
-        url,
+        server.url,
         clients,
-        sum(answer.n_tokens for answer in good) / wall_s,
+        n_tokens / wall_s,
         len(good) / wall_s,
         _percentile(ttft_ms, 0.5),
         _percentile(ttft_ms, 0.99),
         _percentile(itl_ms, 0.5),
         _percentile(itl_ms, 0.99),
+        *(1e6 * (used[role] - used_before[role]) / n_tokens if n_tokens and used else None for role in ROLES),
         len(failed),
     )
 

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Answer", "free_port", "served", "stream"]
+__all__ = ["Answer", "Server", "cpu_s", "free_port", "served", "stream"]
 
 STARTED_S = 60.0
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,32 @@ class Answer:
     n_tokens: int = 0
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server under load."""
+
+    url: str
+    pid: int | None = None
+    """Of the supervisor, where the server was started here."""
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds used so far by each role: `api`, `engine`, `worker`; empty for a server started elsewhere."""
+        if self.pid is None:
+            return {}
+        seconds: dict[str, float] = {}
+        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            # A child is called `sixfold: api 0`.
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()
+            role = title.removeprefix("sixfold: ").partition(" ")[0]
+            seconds[role] = seconds.get(role, 0.0) + cpu_s(int(pid))
+        return seconds
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that the threads of a process have used so far, to the nanosecond; those that ended do not count."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -43,13 +71,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(*arguments: str) -> Iterator[str]:
-    """Run `sixfold serve` with these arguments until the block ends; gives its URL at once, before it is ready."""
+def served(*arguments: str) -> Iterator[Server]:
+    """Run `sixfold serve` with these arguments until the block ends; gives it at once, before it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "sixfold", "serve", *arguments, "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield Server(f"http://127.0.0.1:{port}", process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -60,7 +88,7 @@ def served(*arguments: str) -> Iterator[str]:
 
 
 async def stream(url: str, body: dict[str, Any], key: str = "") -> Answer:
-    """POST a streaming completion and time it. Never raises for what the server does."""
+    """POST a streaming chat or completion and time it. Never raises for what the server does."""
     started = time.perf_counter()
     try:
         return await _stream(urlsplit(url), body, key, started)
@@ -73,7 +101,7 @@ async def _stream(url: Any, body: dict[str, Any], key: str, started: float) -> A
     try:
         data = json.dumps(body).encode()
         lines = [
-            "POST /v1/completions HTTP/1.1",
+            f"POST {CHAT if 'messages' in body else COMPLETIONS} HTTP/1.1",
             f"Host: {url.netloc}",
             "Content-Type: application/json",
             f"Content-Length: {len(data)}",
@@ -93,9 +121,10 @@ async def _stream(url: Any, body: dict[str, Any], key: str, started: float) -> A
 
 
 async def _events(reader: asyncio.StreamReader, body: dict[str, Any], started: float) -> Answer:
-    times: list[float] = []
-    usage: dict[str, Any] = {}
-    error, ended = "", False
+    """Read a stream to its end. Few events are parsed, for the clients share the machine with the server: those up to
+    the first text, and those that tell of usage or of an error (a quote within text is escaped)."""
+    first = last = started
+    n_events, usage, error, ended = 0, {}, "", False
     async for line in reader:
         if not line.startswith(b"data:"):
             continue  # a chunk header, an empty line or a keep-alive comment
@@ -103,17 +132,20 @@ async def _events(reader: asyncio.StreamReader, body: dict[str, Any], started: f
         if payload == b"[DONE]":
             ended = True
             break
+        if n_events and b'"completion_tokens"' not in payload and b'"error"' not in payload:
+            last = time.perf_counter()
+            n_events += 1
+            continue
         event = json.loads(payload)
         error = error or json.dumps(event.get("error", ""))[:300].strip('"')
         usage = event.get("usage") or usage
-        if any(choice.get("text") for choice in event.get("choices") or []):
-            times.append(time.perf_counter())
-    n_tokens = usage.get("completion_tokens") or len(times)
+        if any(choice.get("text") or choice.get("delta", {}).get("content") for choice in event.get("choices") or []):
+            first = last = time.perf_counter()
+            n_events = 1
+    n_tokens = usage.get("completion_tokens") or n_events
     if not error and not ended:
         error = "the stream ended without [DONE]"
     if not error and body.get("ignore_eos") and n_tokens != body["max_tokens"]:
         error = f"{n_tokens} tokens instead of {body['max_tokens']}"
-    first, last = (times[0], times[-1]) if times else (started, started)
-    return Answer(
-        200, error, first - started, time.perf_counter() - started, (last - first) / max(1, n_tokens - 1), n_tokens
-    )
+    itl_s = (last - first) / max(1, n_tokens - 1)
+    return Answer(200, error, first - started, time.perf_counter() - started, itl_s, n_tokens)

@@ -29,8 +29,8 @@ def main() -> int:
     seconds = []
     for _ in range(args.rounds):
         started = time.perf_counter()
-        with served(args.model) as url:
-            seconds.append(asyncio.run(_first_token(url, body, started)))
+        with served(args.model) as server:
+            seconds.append(asyncio.run(_first_token(server.url, body, started)))
     print(header())
     row = (min(seconds), statistics.median(seconds), max(seconds))
     print(table(("seconds to the first token: best", "median", "worst"), [row]))

@@ -73,8 +73,7 @@ async def collect(
     gone = asyncio.ensure_future(call.wait_gone())
     gone.add_done_callback(lambda _: generation.close())
     try:
-        async for deltas in generation.steps():
-            add(deltas)
+        await generation.run(add)
     except ClientGone:
         call.fault = "client_gone"
         return

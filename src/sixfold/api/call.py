@@ -11,8 +11,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
@@ -22,7 +22,7 @@ from sixfold.api.errors import ClientGone, clip, describe, render_error
 from sixfold.api.generation import Generation
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 
-__all__ = ["Call"]
+__all__ = ["Call", "Connection"]
 
 LINGER_S = 2.0
 LINGER_MAX_BYTES = 256 << 20
@@ -34,10 +34,22 @@ logger = logging.getLogger("sixfold.api.requests")
 Headers = Iterable[tuple[bytes, bytes]]
 
 
+class Connection(Protocol):
+    """What a call may do past ASGI: write parts of a stream without waiting. Fulfilled by `guard.py`."""
+
+    on_writable: Callable[[], None] | None
+    """Called when the client reads again after a refused `write_chunk`."""
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Write one chunk; False, and nothing is written, while the client does not read."""
+        ...
+
+
 class Call:
     """See the module's docstring. Lives as long as its handler runs.
 
     Attributes:
+        connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
@@ -47,6 +59,7 @@ class Call:
         "_arrival_s",
         "_body_left",
         "_send",
+        "connection",
         "context",
         "counted",
         "fault",
@@ -62,6 +75,7 @@ class Call:
         self.scope = scope
         self.receive = receive
         self._send = send
+        self.connection: Connection = scope["sixfold.connection"]
         label = self.header(b"x-request-id")
         if label is not None and _REQUEST_ID.fullmatch(label):
             self.request_id = label.decode("ascii")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Protocol
 
+from sixfold.errors import SixfoldError
 from sixfold.messages import EngineStats, GenerateRequest, TokenDelta
 from sixfold.text.chat_template import ChatTemplate
 from sixfold.text.tokenizer import Tokenizer
@@ -15,12 +16,10 @@ __all__ = ["EngineFace", "RequestHandle"]
 class RequestHandle(Protocol):
     """One accepted request. Exactly one terminal event per choice will come, or `EngineDead`."""
 
-    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
-        """All deltas that have arrived since the last item, at least one; ends after the last choice's finish, and
-        at once after `abort`.
-
-        Raises:
-            EngineDead: the engine is gone and the request cannot go on.
+    def listen(self, on_deltas: Callable[[list[TokenDelta]], None], on_fault: Callable[[SixfoldError], None]) -> None:
+        """Have `on_deltas` called with what arrives together, first of all with what has arrived already, until every
+        choice has had its finish or `abort` is called. `on_fault` is told that the engine is gone and the request
+        cannot go on. Neither may raise.
         """
         ...
 

@@ -7,8 +7,9 @@ still in flight. Choices are numbered through the whole call: choice c of prompt
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,8 +18,8 @@ from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
-from sixfold.errors import DeadlineExceeded, ProtocolError, RequestFailed, SixfoldError
-from sixfold.messages import GenerateRequest
+from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
+from sixfold.messages import GenerateRequest, TokenDelta
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
 
@@ -56,7 +57,10 @@ class Generation:
         self._context = context
         self._requests = requests
         self._handles: list[RequestHandle] = []
-        self._error: BaseException | None = None
+        self._take: Callable[[list[ChoiceDelta]], None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        """Who awaits it is in `run`."""
+        self._error: Exception | None = None
         self._closed = False
         self._n_choices = len(requests) * requests[0].n
         tokenizer = context.client.tokenizer
@@ -97,32 +101,35 @@ class Generation:
             raise
         self._timing.accepted(sum(len(request.prompt_token_ids) for request in self._requests))
 
-    async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """What came with each step, choices numbered through the call.
+    async def run(self, take: Callable[[list[ChoiceDelta]], None]) -> None:
+        """Hand what comes with each step to `take`, choices numbered through the call; return after the last end.
 
         Raises:
             RequestFailed, DeadlineExceeded, EngineDead, NotReady: after everything that came before the fault.
             ClientGone: it was closed from outside.
+            Exception: whatever `take` raised.
         """
-        if len(self._handles) == 1:
-            async for deltas in self._one(0):
-                yield deltas
-        else:
-            async for deltas in self._merged():
-                yield deltas
+        if self._error is not None:  # closed meanwhile
+            raise self._error
+        self._take, self._ended = take, asyncio.get_running_loop().create_future()
+        for prompt, handle in enumerate(self._handles):
+            handle.listen(functools.partial(self._on_deltas, prompt), self._fail)
+        await self._ended
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: Exception | None = None) -> None:
         """Take back what is in flight. Idempotent.
 
         Args:
-            error: what a reader of `steps` that still waits is told; default: the client is gone.
+            error: what `run` raises where it still waits; default: the client is gone.
         """
         if self._closed:
             return
         self._closed = True
         self._error = error or ClientGone()
+        self._fail(self._error)
         for handle in self._handles:
             handle.abort()
+        self._handles.clear()
         self._context.in_flight -= self._n_choices
         self._context.generations.discard(self)
         self._timing.end(self._reasons())
@@ -138,70 +145,43 @@ class Generation:
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 
-    async def _one(self, prompt: int) -> AsyncIterator[list[ChoiceDelta]]:
-        handle, processor = self._handles[prompt], self._processors[prompt]
-        shift = prompt * self._requests[0].n
-        timing = self._timing
-        async for deltas in handle:
-            out, finish_at = processor.push(deltas)
-            for stop in finish_at:
-                handle.finish_at(stop.choice, stop.n_tokens)
-            if not out:
-                continue
-            n_tokens = 0
-            ended = False
-            for delta in out:
-                n_tokens += len(delta.token_ids)
-                ended = ended or delta.finish_reason is not None
-            timing.step(time.monotonic(), n_tokens)
-            if ended and (fault := _fault(out)) is not None:
-                good = [delta for delta in out if delta.finish_reason not in _FAULTS]
-                if good:
-                    yield _shifted(good, shift)
-                raise self._error if self._error is not None else fault
-            yield _shifted(out, shift) if shift else out
-            if processor.done:
-                return
-        if self._error is not None:
-            raise self._error
-        if not processor.done:
-            raise ProtocolError("the engine's output ended before its choices did")
+    def _fail(self, error: Exception) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
 
-    async def _merged(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """Several prompts: whatever has arrived since the last turn, as one item."""
-        arrived: asyncio.Queue[list[ChoiceDelta] | BaseException | None] = asyncio.Queue()
-
-        async def pump(prompt: int) -> None:
-            try:
-                async for deltas in self._one(prompt):
-                    arrived.put_nowait(deltas)
-                arrived.put_nowait(None)
-            except Exception as error:  # noqa: BLE001 - handed to the reader, which raises it
-                arrived.put_nowait(error)
-
-        pumps = [asyncio.ensure_future(pump(prompt)) for prompt in range(len(self._handles))]
-        running = len(pumps)
+    def _on_deltas(self, prompt: int, deltas: list[TokenDelta]) -> None:
+        assert self._ended is not None and self._take is not None
+        if self._ended.done():
+            return  # of another prompt than the one that failed
         try:
-            while running:
-                items = [await arrived.get()]
-                while not arrived.empty():
-                    items.append(arrived.get_nowait())
-                batch: list[ChoiceDelta] = []
-                fault: BaseException | None = None
-                for item in items:
-                    if item is None:
-                        running -= 1
-                    elif isinstance(item, BaseException):
-                        fault = fault or item
-                    else:
-                        batch += item
-                if batch:
-                    yield batch
-                if fault is not None:
-                    raise fault
-        finally:
-            for task in pumps:
-                task.cancel()
+            if self._follow(prompt, deltas, self._take) and all(processor.done for processor in self._processors):
+                self._ended.set_result(None)
+        except Exception as error:  # noqa: BLE001 - handed to whoever awaits `run`, which raises it
+            self._fail(error)
+
+    def _follow(self, prompt: int, deltas: list[TokenDelta], take: Callable[[list[ChoiceDelta]], None]) -> bool:
+        """Returns whether a choice ended."""
+        out, finish_at = self._processors[prompt].push(deltas)
+        for stop in finish_at:
+            self._handles[prompt].finish_at(stop.choice, stop.n_tokens)
+        n_tokens = 0
+        ended = False
+        for delta in out:
+            n_tokens += len(delta.token_ids)
+            if delta.finish_reason is not None:
+                ended = True
+        self._timing.step(time.monotonic(), n_tokens)
+        fault = _fault(out) if ended else None
+        if fault is not None:
+            out = [delta for delta in out if delta.finish_reason not in _FAULTS]
+        if prompt:
+            shift = prompt * self._requests[0].n
+            out = [msgspec.structs.replace(delta, index=delta.index + shift) for delta in out]
+        if out:
+            take(out)
+        if fault is not None:
+            raise fault
+        return ended
 
 
 _FAULTS = frozenset({"error", "timeout", "abort"})
@@ -214,9 +194,3 @@ def _fault(out: list[ChoiceDelta]) -> SixfoldError | None:
                 return DeadlineExceeded("the request's deadline passed before it was done")
             return RequestFailed(delta.error or "the request was ended by the server")
     return None
-
-
-def _shifted(deltas: list[ChoiceDelta], shift: int) -> list[ChoiceDelta]:
-    if not shift:
-        return deltas
-    return [msgspec.structs.replace(delta, index=delta.index + shift) for delta in deltas]

@@ -16,6 +16,7 @@ The body's own limits need the application's say and are in `call.py`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,8 @@ class _Guarded(HttpToolsProtocol):
         self._refused = False
         self._refusal_due: int | None = None
         self._head_without_offer = b""
+        self.on_writable: Callable[[], None] | None = None
+        """Called when the client reads again after `write_chunk` was refused."""
 
     # connection
 
@@ -131,6 +134,7 @@ class _Guarded(HttpToolsProtocol):
             self._head_bytes = 1
             self._arm()
         super().on_message_begin()
+        self.scope["sixfold.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -235,6 +239,15 @@ class _Guarded(HttpToolsProtocol):
         if last and self._refusal_due is not None:
             self._answer(self._refusal_due)
 
+    def write_chunk(self, data: bytes) -> bool:
+        """A part of a streamed response, past ASGI: it costs a call and not a coroutine. False, and nothing is sent,
+        while the client does not read."""
+        if self.flow.write_paused:
+            return False
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall_timer is None:
@@ -243,6 +256,8 @@ class _Guarded(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._cancel_stall()
         super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
 
     def _stalled(self) -> None:
         self._stall_timer = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -25,6 +26,8 @@ __all__ = ["DONE", "KEEP_ALIVE_S", "Renderer", "event", "stream"]
 KEEP_ALIVE_S = 15.0
 DONE = b"data: [DONE]\n\n"
 PING = b": keep-alive\n\n"
+PIECE_BYTES = 1 << 14
+"""Of what a slow reader has not taken yet, handed to the transport at a time."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +54,11 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
     call.counted = generation
     gone = asyncio.ensure_future(call.wait_gone())
     gone.add_done_callback(lambda _: generation.close())
-    ping = _KeepAlive(call)
+    outlet = _Outlet(call, renderer)
     try:
         await call.start_stream(headers)
-        async for deltas in generation.steps():
-            frames = renderer.frames(deltas)
-            if frames:
-                await call.write(frames)
-                ping.wrote = True
+        outlet.open()
+        await generation.run(outlet.take)
         last = renderer.tail(generation) + DONE
     except ClientGone:
         call.fault = "client_gone"
@@ -71,29 +71,60 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
         call.log_fault(error)
         last = b"data: " + envelope(body) + b"\n\n" + DONE
     finally:
-        ping.stop()
+        outlet.close()
         generation.close()
         gone.cancel()
+    for piece in outlet.rest():
+        await call.write(piece)
     await call.end_stream(last)
 
 
-class _KeepAlive:
-    """Writes a comment whenever a whole interval went by without a write."""
+class _Outlet:
+    """Where events leave: at once while the client reads. What it does not take is kept, and follows in pieces as it
+    reads on: at most the rest of the answer, and the connection's guard cuts off a client that takes nothing.
 
-    def __init__(self, call: Call) -> None:
-        self.wrote = False
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
-        self._writing: asyncio.Task[None] | None = None
+    Writes a comment whenever a whole interval went by without an event.
+    """
 
-    def stop(self) -> None:
-        self._timer.cancel()
-        if self._writing is not None:
-            self._writing.cancel()
+    def __init__(self, call: Call, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._connection = call.connection
+        self._kept = bytearray()
+        self._wrote = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """The response has begun."""
+        self._connection.on_writable = self._resume
+        self._arm()
+
+    def take(self, deltas: list[ChoiceDelta]) -> None:
+        frames = self._renderer.frames(deltas)
+        if frames:
+            self._wrote = True
+            if self._kept or not self._connection.write_chunk(frames):
+                self._kept += frames
+
+    def rest(self) -> Iterator[bytes]:
+        """What is still kept, for whoever can wait."""
+        for start in range(0, len(self._kept), PIECE_BYTES):
+            yield bytes(self._kept[start : start + PIECE_BYTES])
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._connection.on_writable = None
+
+    def _resume(self) -> None:
+        while self._kept and self._connection.write_chunk(bytes(self._kept[:PIECE_BYTES])):
+            del self._kept[:PIECE_BYTES]
 
     def _tick(self) -> None:
-        if not self.wrote and (self._writing is None or self._writing.done()):
-            self._writing = self._loop.create_task(self._call.write(PING))
-        self.wrote = False
-        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
+        if not self._wrote:
+            self._connection.write_chunk(PING)
+        self._wrote = False
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)

@@ -142,10 +142,12 @@ class OutputProcessor:
         if choice is None:
             return
         seen = self._overlap(choice, delta)
-        token_ids = delta.token_ids[seen:]
-        logprobs = delta.logprobs[seen:] if delta.logprobs is not None else None
-        finish = delta.finish
-        self._cached_tokens = max(self._cached_tokens, delta.n_cached)
+        token_ids, logprobs, finish = delta.token_ids, delta.logprobs, delta.finish
+        if seen:
+            token_ids = token_ids[seen:]
+            logprobs = logprobs[seen:] if logprobs is not None else None
+        if delta.n_cached > self._cached_tokens:
+            self._cached_tokens = delta.n_cached
 
         text, match = self._text(choice, token_ids, finish)
         if match is not None:

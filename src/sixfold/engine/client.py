@@ -7,7 +7,7 @@ its request in the engine: leaving it in any way before its end aborts the reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import sixfold.errors
 from sixfold.config import Config
@@ -33,8 +33,7 @@ __all__ = ["EngineClient", "RequestHandle"]
 class RequestHandle:
     """One request in the engine, seen from the API process. Made by `EngineClient.submit`.
 
-    Iterating yields lists of deltas: everything that has arrived since the last turn, so that a slow reader gets
-    fewer, larger lists and no token is lost. It ends after every choice has had its `finish`.
+    What comes before somebody listens is kept for him. Nothing is called after an abort.
     """
 
     def __init__(self, client: EngineClient, request: GenerateRequest) -> None:
@@ -43,21 +42,16 @@ class RequestHandle:
         self._open = set(range(request.n))
         self._deltas: list[TokenDelta] = []
         self._error: SixfoldError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._on_deltas: Callable[[list[TokenDelta]], None] | None = None
+        self._on_fault: Callable[[SixfoldError], None] | None = None
         self._verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
-        while True:
-            if self._deltas:
-                deltas, self._deltas = self._deltas, []
-                yield deltas
-            elif self._error is not None:
-                raise self._error
-            elif not self._open:
-                return
-            else:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+    def listen(self, on_deltas: Callable[[list[TokenDelta]], None], on_fault: Callable[[SixfoldError], None]) -> None:
+        """Call `on_deltas` from now on with what arrived together: whoever reads is not woken, but called. After a
+        fault of the engine, which is told to `on_fault`, nothing more comes.
+        """
+        self._on_deltas, self._on_fault = on_deltas, on_fault
+        self._deliver()
 
     def finish_at(self, choice: int, n_tokens: int) -> None:
         """A stop string was found: the choice ends with its first `n_tokens` tokens."""
@@ -72,34 +66,40 @@ class RequestHandle:
             self._deltas.clear()
             self._client._forget(self.uid)
             self._client._send(Abort(self.uid))
-            self._wake()
 
     # -- called by the client -------------------------------------------------------------------------------------
 
-    def _push(self, delta: TokenDelta) -> None:
+    def _take(self, delta: TokenDelta) -> None:
+        """Keep a delta until `_deliver`."""
+        if not self._verdict.done():
+            # The two channels are not ordered with each other: a token is a verdict too.
+            self._verdict.set_result(None)
         if delta.choice not in self._open:
             return  # ended here already (stop string, abort); what was under way is dropped
         self._deltas.append(delta)
         if delta.finish is not None:
             self._close_choice(delta.choice)
-        self._wake()
+
+    def _deliver(self) -> None:
+        if self._on_deltas is None or self._on_fault is None:
+            return
+        if self._deltas:
+            deltas, self._deltas = self._deltas, []
+            self._on_deltas(deltas)
+        if self._error is not None:
+            self._on_fault(self._error)
 
     def _fail(self, error: SixfoldError) -> None:
         self._error = error
         self._open.clear()
         if not self._verdict.done():
             self._verdict.set_exception(error)
-        self._wake()
+        self._deliver()
 
     def _close_choice(self, choice: int) -> None:
         self._open.discard(choice)
         if not self._open:
             self._client._forget(self.uid)
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class EngineClient:
@@ -204,13 +204,14 @@ class EngineClient:
         batch: OutputBatch = codecs.decode_output(received.body)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
+        handles: dict[RequestHandle, None] = {}
         for delta in batch.deltas:
             handle = self._handles.get(delta.uid)
             if handle is not None:
-                if not handle._verdict.done():
-                    # The two channels are not ordered with each other: a token is a verdict too.
-                    handle._verdict.set_result(None)
-                handle._push(delta)
+                handle._take(delta)
+                handles[handle] = None
+        for handle in handles:
+            handle._deliver()
 
     def _on_lost(self, reason: str) -> None:
         if self.dead is not None:

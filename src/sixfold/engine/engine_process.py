@@ -45,6 +45,8 @@ class ApiPeer:
     control: FrameSocket | None = None
     outputs: FrameSocket | None = None
     uids: set[int] = field(default_factory=set)
+    outbox: list[TokenDelta] = field(default_factory=list)
+    """Deltas of this turn of the loop."""
 
     def attach(self, role: str, channel: FrameSocket) -> None:
         """Raises: ProtocolError: an unknown role, or one that this process plays already."""
@@ -67,10 +69,11 @@ class EngineServer:
         self._peers: dict[int, ApiPeer] = {}
         self._owners: dict[int, ApiPeer] = {}
         self._open_choices: dict[int, set[int]] = {}
-        self._outbox: dict[ApiPeer, list[TokenDelta]] = {}
         self._step_id = -1
         self._stats_due_s = 0.0
         self._stats_final = False
+        self._watched: set[FrameSocket] = set()
+        """Channels with bytes that their peers have not taken yet."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._on_connect)
         self._selector.register(executor.steps, selectors.EVENT_READ, self._on_result)
@@ -104,11 +107,12 @@ class EngineServer:
 
     def _watch_unsent(self) -> None:
         """Ask to be woken when a peer takes more of what is still unsent for it."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, FrameSocket):
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if key.fileobj.bytes_unsent else 0)
-                if wanted != key.events:
-                    self._selector.modify(key.fileobj, wanted, key.data)
+        channels = [channel for peer in self._peers.values() for channel in (peer.control, peer.outputs)]
+        for channel in (self._executor.steps, *channels):
+            if channel is not None and bool(channel.bytes_unsent) != (channel in self._watched):
+                self._watched ^= {channel}
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel in self._watched else 0)
+                self._selector.modify(channel, events, self._selector.get_key(channel).data)
 
     def _write_on(self, channel: object) -> None:
         assert isinstance(channel, FrameSocket)
@@ -201,7 +205,6 @@ class EngineServer:
     def _drop(self, peer: ApiPeer) -> None:
         """An API process is gone: nobody else may notice, and nothing of its requests may stay."""
         self._peers.pop(peer.instance, None)
-        self._outbox.pop(peer, None)
         for channel in (peer.control, peer.outputs):
             if channel is not None:
                 self._close(channel)
@@ -211,6 +214,7 @@ class EngineServer:
             self._forget(uid)
 
     def _close(self, channel: FrameSocket) -> None:
+        self._watched.discard(channel)
         if channel.fileno() >= 0:
             self._selector.unregister(channel)
         channel.close()
@@ -222,7 +226,7 @@ class EngineServer:
             peer = self._owners.get(delta.uid)
             if peer is None:
                 continue
-            self._outbox.setdefault(peer, []).append(delta)
+            peer.outbox.append(delta)
             if delta.finish is not None:
                 self._close_choice(delta.uid, delta.choice)
 
@@ -241,10 +245,11 @@ class EngineServer:
 
     def _flush(self) -> None:
         """One frame per API process and turn."""
-        outbox, self._outbox = self._outbox, {}
-        for peer, deltas in outbox.items():
-            if peer.outputs is not None:
-                self._send_outputs(peer, deltas)
+        for peer in list(self._peers.values()):
+            if peer.outbox:
+                deltas, peer.outbox = peer.outbox, []
+                if peer.outputs is not None:
+                    self._send_outputs(peer, deltas)
 
     def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
         assert peer.outputs is not None

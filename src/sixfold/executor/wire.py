@@ -9,7 +9,7 @@ frees             [frees, 2]   slot, generation
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Iterable
 
 import msgspec
@@ -43,7 +43,7 @@ _result_decoder = msgspec.msgpack.Decoder(StepResult)
 def pack(plan: StepPlan) -> PackedStep:
     """The plan's lists as bytes."""
     columns = b"".join(
-        array("i", column).tobytes()
+        _int32(column)
         for column in (
             plan.slots,
             plan.generations,
@@ -60,7 +60,7 @@ def pack(plan: StepPlan) -> PackedStep:
         plan.step_id,
         len(plan.slots),
         columns,
-        array("i", plan.table_blocks).tobytes(),
+        _int32(plan.table_blocks),
         _pairs(plan.copies),
         _pairs(plan.frees),
         plan.admits,
@@ -84,4 +84,8 @@ def decode_result(data: bytes) -> StepResult:
 
 
 def _pairs(pairs: Iterable[tuple[int, int]]) -> bytes:
-    return array("i", [x for pair in pairs for x in pair]).tobytes()
+    return _int32([x for pair in pairs for x in pair])
+
+
+def _int32(numbers: list[int]) -> bytes:
+    return struct.pack(f"{len(numbers)}i", *numbers)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from sixfold.kv_cache.token_chain import TokenChain
 from sixfold.messages import BlockId
 
@@ -52,8 +54,7 @@ class Prefix:
     """Of `blocks`, how many nobody holds now: sharing them leaves as many fewer available."""
 
 
-@dataclass(slots=True)
-class Grant:
+class Grant(msgspec.Struct):
     """One row's wish: the table must cover positions [0, end), and the row will write [start, end)."""
 
     table: BlockTable

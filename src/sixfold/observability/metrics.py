@@ -1,10 +1,10 @@
 """The metrics of one API process, in Prometheus' text format.
 
 The hot path adds to plain integers (a histogram's observation is one `bisect` and two additions); families in the
-library's form are made only when somebody asks. Every counter only ever rises: an engine that restarts begins at zero,
-so its last counts are added to a base. Series of an API process carry its number (label `api_server`), because several
-processes answer on one port and each knows only its own requests; the engine's series are the same from all of them.
-No label depends on a request.
+library's form are made only when somebody asks, and the library is loaded only then. Every counter only ever rises: an
+engine that restarts begins at zero, so its last counts are added to a base. Series of an API process carry its number
+(label `api_server`), because several processes answer on one port and each knows only its own requests; the engine's
+series are the same from all of them. No label depends on a request.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+from typing import TYPE_CHECKING
 
 from sixfold.messages import EngineStats
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 __all__ = ["COUNTERS", "GAUGES", "HISTOGRAMS", "ApiMetrics", "Timing"]
 
@@ -137,8 +137,6 @@ class ApiMetrics:
         self._stats = stats
         self._epoch_stats = EngineStats()
         self._base: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     def begin(self, arrival_s: float) -> Timing:
         return Timing(self, arrival_s)
@@ -149,7 +147,11 @@ class ApiMetrics:
 
     def render(self) -> bytes:
         """Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         """All families (the registry's interface)."""
@@ -157,6 +159,8 @@ class ApiMetrics:
         yield from self._api_families()
 
     def _engine_families(self, stats: EngineStats) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         labels = ["model_name"]
         values = [self._model_name]
         self._take_epoch(stats)
@@ -183,6 +187,8 @@ class ApiMetrics:
         self._epoch_stats = stats
 
     def _api_families(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
         labels = ["model_name", "api_server"]
         values = [self._model_name, self._api_server]
         success = CounterMetricFamily(

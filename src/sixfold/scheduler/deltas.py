@@ -20,7 +20,7 @@ def fault(status: int) -> Finish:
 
 def end_after(sequence: Sequence, token_id: int) -> Finish | None:
     """Whether the choice ends with its newest token. A stop id wins over the length."""
-    n_output = sequence.n_output
+    n_output = len(sequence.token_ids) - sequence.n_prompt
     if token_id in sequence.stop_ids and n_output > sequence.request.message.sampling.min_tokens:
         return Finish("stop", stop_token_id=token_id)
     if n_output >= sequence.limit:
@@ -36,7 +36,7 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
         uid=request.uid,
         choice=sequence.choice,
         attempt=request.attempt,
-        first_index=sequence.n_output - 1,
+        first_index=len(sequence.token_ids) - sequence.n_prompt - 1,
         token_ids=[token_id],
         logprobs=None if logprobs is None else [logprobs],
         prompt_logprobs=prompt_logprobs,

@@ -11,8 +11,7 @@ from sixfold.scheduler.sequence import Sequence
 __all__ = ["Plan", "Row"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Row(Grant):
+class Row(Grant, kw_only=True):
     """One sequence's part of a step: it computes positions [start, end).
 
     `prefix` is given when the row also admits the sequence to a slot.

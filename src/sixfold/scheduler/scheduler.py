@@ -21,7 +21,7 @@ from collections import deque
 from operator import attrgetter
 
 from sixfold.config import SchedulerConfig
-from sixfold.errors import DeadlineExceeded
+from sixfold.errors import DeadlineExceeded, ProtocolError
 from sixfold.kv_cache import KVCacheManager
 from sixfold.messages import (
     PROMPT_LOGPROBS,
@@ -47,10 +47,9 @@ from sixfold.scheduler.slots import SlotTable
 from sixfold.scheduler.step_messages import (
     LaunchedStep,
     check_result,
-    drawn_token,
     scored_prompt,
     slot_admit,
-    write_row,
+    write_rows,
 )
 
 __all__ = ["Scheduler"]
@@ -290,7 +289,7 @@ class Scheduler:
                     fork_parents.append(row.fork_parent)
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
-            write_row(step, row)
+        write_rows(step, plan.rows)
         self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
@@ -336,14 +335,15 @@ class Scheduler:
         self._outstanding.popleft()
         n_open_before = self._n_open
         deltas: list[TokenDelta] = []
+        running, preempting = State.RUNNING, State.PREEMPTING  # looking up a member is slow in Python 3.11
         for index, row in enumerate(launched.rows):
             sequence = row.sequence
             sequence.n_steps_in_flight -= 1
-            if sequence.state is State.RUNNING or sequence.state is State.PREEMPTING:
+            if sequence.state is running or sequence.state is preempting:
                 self._apply(row, index, result, deltas)
             else:
                 self._counters.wasted_rows += 1
-            if sequence.state is not State.RUNNING:
+            if sequence.state is not running:
                 self._pass_fence(sequence)
         for parent in launched.fork_parents:
             parent.n_steps_in_flight -= 1
@@ -365,7 +365,9 @@ class Scheduler:
         if end // self._kv.block_size > len(row.table.nodes):
             self._kv.seal(row.table, end)
         if row.flags & SAMPLE:
-            token_id = drawn_token(result, index)
+            token_id = result.token_ids[index]
+            if token_id < 0:
+                raise ProtocolError(f"result of step {result.step_id} lacks a token")
             sequence.token_ids.append(token_id)
             self._counters.generated_tokens += 1
             finish = end_after(sequence, token_id)

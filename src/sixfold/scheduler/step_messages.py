@@ -9,7 +9,7 @@ from sixfold.messages import PROMPT_LOGPROBS, SlotAdmit, StepPlan, StepResult, T
 from sixfold.scheduler.plan import Row
 from sixfold.scheduler.sequence import Sequence
 
-__all__ = ["LaunchedStep", "check_result", "drawn_token", "scored_prompt", "slot_admit", "write_row"]
+__all__ = ["LaunchedStep", "check_result", "scored_prompt", "slot_admit", "write_rows"]
 
 
 class LaunchedStep(NamedTuple):
@@ -37,19 +37,20 @@ def slot_admit(sequence: Sequence) -> SlotAdmit:
     )
 
 
-def write_row(step: StepPlan, row: Row) -> None:
-    """Append a row, its keys and the new part of its block table."""
-    sequence, blocks, first_new = row.sequence, row.table.blocks, row.first_new
-    step.slots.append(sequence.slot)
-    step.generations.append(sequence.generation)
-    step.incarnations.append(sequence.incarnation)
-    step.starts.append(row.start)
-    step.counts.append(row.end - row.start)
-    step.flags.append(row.flags)
-    step.table_starts.append(first_new)
-    step.table_counts.append(len(blocks) - first_new)
-    if first_new < len(blocks):
-        step.table_blocks.extend(blocks[first_new:])
+def write_rows(step: StepPlan, rows: list[Row]) -> None:
+    """Write the rows: their keys, their work and the new parts of their block tables."""
+    sequences = [row.sequence for row in rows]
+    step.slots = [sequence.slot for sequence in sequences]
+    step.generations = [sequence.generation for sequence in sequences]
+    step.incarnations = [sequence.incarnation for sequence in sequences]
+    step.starts = [row.start for row in rows]
+    step.counts = [row.end - row.start for row in rows]
+    step.flags = [row.flags for row in rows]
+    step.table_starts = [row.first_new for row in rows]
+    step.table_counts = [len(row.table.blocks) - row.first_new for row in rows]
+    for row, n_new in zip(rows, step.table_counts, strict=True):
+        if n_new:
+            step.table_blocks += row.table.blocks[row.first_new :]
 
 
 def check_result(result: StepResult, launched: LaunchedStep | None, engine_epoch: int) -> LaunchedStep:
@@ -69,18 +70,6 @@ def check_result(result: StepResult, launched: LaunchedStep | None, engine_epoch
     if len(result.token_ids) != asked.n_rows or len(result.status) != asked.n_rows:
         raise ProtocolError(f"result of step {result.step_id} has not {asked.n_rows} rows")
     return launched
-
-
-def drawn_token(result: StepResult, index: int) -> int:
-    """The token of a row with SAMPLE.
-
-    Raises:
-        ProtocolError: there is none.
-    """
-    token_id = result.token_ids[index]
-    if token_id < 0:
-        raise ProtocolError(f"result of step {result.step_id} lacks a token")
-    return token_id
 
 
 def scored_prompt(result: StepResult, index: int, row: Row) -> list[TokenLogprobs]:

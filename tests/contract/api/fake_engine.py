@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 from sixfold.errors import EngineDead, SixfoldError
 from sixfold.messages import EngineStats, Finish, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.text import CHATML, ChatTemplate, byte_tokenizer
+
+OnDeltas = Callable[[list[TokenDelta]], None]
+OnFault = Callable[[SixfoldError], None]
 
 FAULT = -1
 CONTEXT = 512
 
 
 class FakeHandle:
-    """One request: a task produces deltas, the reader takes all that have arrived."""
+    """One request: a task produces deltas, the listener gets all that have arrived."""
 
     def __init__(self, engine: FakeEngine, request: GenerateRequest) -> None:
         self.engine = engine
@@ -23,25 +26,24 @@ class FakeHandle:
         self.aborted = False
         self.finished_at: list[tuple[int, int]] = []
         self._arrived: list[TokenDelta] = []
-        self._wake = asyncio.Event()
+        self._listener: tuple[OnDeltas, OnFault] | None = None
         self._error: SixfoldError | None = None
         self._over: set[int] = set()
         self._task = asyncio.get_running_loop().create_task(self._play())
 
-    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
-        return self._read()
+    def listen(self, on_deltas: OnDeltas, on_fault: OnFault) -> None:
+        self._listener = on_deltas, on_fault
+        self._deliver()
 
-    async def _read(self) -> AsyncIterator[list[TokenDelta]]:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
+    def _deliver(self) -> None:
+        if self._listener is None or self.aborted:
+            return
+        on_deltas, on_fault = self._listener
+        if self._arrived:
             deltas, self._arrived = self._arrived, []
-            if deltas:
-                yield deltas
-            if self._error is not None:
-                raise self._error
-            if self.aborted or len(self._over) == self.request.n:
-                return
+            on_deltas(deltas)
+        if self._error is not None:
+            on_fault(self._error)
 
     def finish_at(self, choice: int, n_tokens: int) -> None:
         self.finished_at.append((choice, n_tokens))
@@ -56,11 +58,11 @@ class FakeHandle:
     def fail(self, error: SixfoldError) -> None:
         self._error = error
         self._close()
+        self._deliver()
 
     def _close(self) -> None:
         self._task.cancel()
         self.engine.live.discard(self)
-        self._wake.set()
 
     def _end(self, choice: int, reason: str) -> None:
         self._over.add(choice)
@@ -75,7 +77,7 @@ class FakeHandle:
             for choice in range(request.n):
                 if choice not in self._over:
                     self._arrived.append(self._delta(choice, k))
-            self._wake.set()
+            self._deliver()
             if len(self._over) == request.n:
                 return
             await asyncio.sleep(self.engine.step_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import http.client
 import json
 import socket
 import threading
@@ -14,7 +15,7 @@ import pytest
 from sixfold.api import call, context, server
 from sixfold.api.guard import GuardLimits
 
-from .conftest import Target, eventually, post_bytes
+from .conftest import Answer, Target, eventually, post_bytes
 from .fake_engine import FakeEngine
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -405,6 +406,23 @@ def test_a_slow_reader_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -
     eventually(lambda: not fake.live and fake.aborts == 1, 20)
     sock.close()
     target.check_alive()
+
+
+def test_a_slow_reader_gets_everything(serve: Any) -> None:
+    target, _ = serve(FakeEngine(max_model_len=1000))
+    document = {"prompt": "x", "stream": True, "n": 8, "logprobs": 20, "max_tokens": 200, "temperature": 0}
+    body = json.dumps(document).encode()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", target.port))
+        sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        time.sleep(0.5)
+        response = http.client.HTTPResponse(sock)
+        response.begin()
+        slow = Answer(response.status, response.headers, response.read()).events
+    quick = target.complete(**document).events
+    assert len(quick) == 8 * 200
+    assert [event["choices"] for event in slow] == [event["choices"] for event in quick]
 
 
 def test_a_slow_reader_does_not_keep_the_server_from_stopping(serve: Any) -> None:

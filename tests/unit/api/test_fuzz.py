@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,10 +59,22 @@ CALLS = st.one_of(
 )
 
 
+class Connection:
+    """Takes everything."""
+
+    def __init__(self) -> None:
+        self.on_writable: Callable[[], None] | None = None
+        self.out = b""
+
+    def write_chunk(self, data: bytes) -> bool:
+        self.out += data
+        return True
+
+
 async def ask(app: App, path: str, body: bytes) -> tuple[int, bytes]:
     """One call without a socket."""
     inbox = [{"type": "http.request", "body": body, "more_body": False}]
-    status, out = 0, b""
+    status, connection = 0, Connection()
 
     async def receive() -> Any:
         if inbox:
@@ -69,14 +82,14 @@ async def ask(app: App, path: str, body: bytes) -> tuple[int, bytes]:
         await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
-        nonlocal status, out
+        nonlocal status
         status = message.get("status", status)
-        out += message.get("body", b"")
+        connection.out += message.get("body", b"")
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": headers}
-    await app(scope, receive, send)
-    return status, out
+    await app({**scope, "sixfold.connection": connection}, receive, send)
+    return status, connection.out
 
 
 def check(app: App, path: str, body: bytes) -> None:

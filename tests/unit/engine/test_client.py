@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sixfold.config import Config
-from sixfold.engine.client import EngineClient
+from sixfold.engine.client import EngineClient, RequestHandle
 from sixfold.engine.launch import load_text, resolve
 from sixfold.errors import EngineDead, NotReady, Overloaded
 from sixfold.messages import (
@@ -101,6 +101,23 @@ async def admitted(client: EngineClient, engine: Engine, wanted: GenerateRequest
     return await submitting
 
 
+class Listener:
+    """Follows a request from now on; `ended` is what comes last."""
+
+    def __init__(self, handle: RequestHandle, n: int = 1) -> None:
+        self.got: list[TokenDelta] = []
+        self.n_running = n
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        handle.listen(self._take, self.ended.set_exception)
+
+    def _take(self, deltas: list[TokenDelta]) -> None:
+        assert deltas
+        self.got += deltas
+        self.n_running -= sum(delta.finish is not None for delta in deltas)
+        if not self.n_running:
+            self.ended.set_result(None)
+
+
 def test_deltas_come_out_in_order_and_end_with_the_last_choice(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request(n=2))
@@ -108,8 +125,9 @@ def test_deltas_come_out_in_order_and_end_with_the_last_choice(tmp_path: Path) -
         engine.emit(delta(1, 7, finish=Finish("stop")))
         engine.emit(delta(9, 9), epoch=0)
         engine.emit(delta(1, 8, choice=1, finish=Finish("length")))
-        got = [d for deltas in [item async for item in handle] for d in deltas]
-        assert [(d.choice, d.token_ids) for d in got] == [(0, [5]), (1, [6]), (0, [7]), (1, [8])]
+        listener = Listener(handle, n=2)
+        await listener.ended
+        assert [(d.choice, d.token_ids) for d in listener.got] == [(0, [5]), (1, [6]), (0, [7]), (1, [8])]
         handle.abort()  # after the end there is nothing to say
         engine.tell(EngineStats(steps=3))
         while client.stats.steps != 3:
@@ -131,17 +149,28 @@ def test_a_refusal_is_the_exception_that_it_was_in_the_engine(tmp_path: Path) ->
     run(tmp_path, test)
 
 
-def test_abort_is_sent_once_and_ends_the_reader(tmp_path: Path) -> None:
+def test_what_came_before_somebody_listens_is_kept(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request())
-        reading = asyncio.ensure_future(anext(aiter(handle), None))
-        await asyncio.sleep(0)
+        engine.emit(delta(0, 5))
+        engine.emit(delta(1, 6))
+        await asyncio.sleep(0.05)
+        listener = Listener(handle)
+        assert [d.token_ids for d in listener.got] == [[5], [6]]
+
+    run(tmp_path, test)
+
+
+def test_abort_is_sent_once_and_nothing_follows(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        listener = Listener(handle)
         handle.abort()
         handle.abort()
-        assert await reading is None
         assert await engine.hear() == Abort(7)
         engine.emit(delta(0, 5))  # was under way
         await asyncio.sleep(0.05)
+        assert not listener.got
         assert engine.control.receive() == [] and client.dead is None
 
     run(tmp_path, test)
@@ -163,13 +192,15 @@ def test_finish_at_ends_the_choice_here_at_once(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request())
         engine.emit(delta(0, 5, 6))
-        async for deltas in handle:
-            assert deltas[0].token_ids == [5, 6]
-            handle.finish_at(0, 1)
-            handle.finish_at(0, 1)
+        listener = Listener(handle)
+        while not listener.got:
+            await asyncio.sleep(0.01)
+        handle.finish_at(0, 1)
+        handle.finish_at(0, 1)
         assert await engine.hear() == FinishAt(7, 0, 1)
         engine.emit(delta(2, 7, finish=Finish("stop")))
         await asyncio.sleep(0.05)
+        assert [d.token_ids for d in listener.got] == [[5, 6]]
         assert engine.control.receive() == [] and client.dead is None
 
     run(tmp_path, test)
@@ -182,7 +213,7 @@ def test_a_token_before_the_verdict_is_a_verdict(tmp_path: Path) -> None:
         engine.emit(delta(0, 5, finish=Finish("length")))
         handle = await submitting
         engine.tell(Admitted(7))
-        assert [d.token_ids async for deltas in handle for d in deltas] == [[5]]
+        assert [d.token_ids for d in Listener(handle).got] == [[5]]
 
     run(tmp_path, test)
 
@@ -193,11 +224,10 @@ def test_a_lost_engine_fails_what_is_open_after_what_had_come(tmp_path: Path) ->
         engine.emit(delta(0, 5))
         await asyncio.sleep(0.05)
         engine.hang_up()
-        got = []
+        listener = Listener(handle)
         with pytest.raises(EngineDead):
-            async for deltas in handle:
-                got += [d.token_ids for d in deltas]
-        assert got == [[5]] and not client.ready
+            await listener.ended
+        assert [d.token_ids for d in listener.got] == [[5]] and not client.ready
         with pytest.raises(EngineDead):
             await client.submit(request(uid=9))
 
@@ -209,7 +239,6 @@ def test_bytes_that_are_no_frame_end_the_connection(tmp_path: Path) -> None:
         handle = await admitted(client, engine, request())
         engine.outputs.sock.sendall(b"\xff" * 64)
         with pytest.raises(EngineDead):
-            async for _ in handle:
-                pass
+            await Listener(handle).ended
 
     run(tmp_path, test)
