@@ -175,6 +175,7 @@ class Program {
   void check_step(const Step& step) const;
   void prepare(const Step& step);
   void cut_tiles();
+  void merge_best();
 
   std::shared_ptr<ThreadPool> pool_;
   const KernelTable* kernels_;

@@ -1,0 +1,52 @@
+// What a thread does with one chunk of a phase of a program. In the functions that phases name, `arg` is the program
+// and `o` the operation.
+#pragma once
+
+#include "program.h"
+
+namespace sixfold {
+
+// Rows of a product chunk: bounds its output scratch, and lets many rows be shared out finely.
+constexpr int kChunkRows = 64;
+// Rows per chunk of the embedding lookup.
+constexpr int kEmbedRows = 16;
+// Attention items per thread below which they are split.
+constexpr int kItemsPerThread = 4;
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+struct Chunks {
+  // Phases, in the order in which programs have them.
+  static void embed(void* arg, const void* o, int chunk, int thread);
+  static void inputs(void* arg, const void* o, int chunk, int thread);
+  static void qkv(void* arg, const void* o, int chunk, int thread);
+  static void qkv_finish(void* arg, const void* o, int chunk, int thread);
+  static void attention(void* arg, const void* o, int chunk, int thread);
+  static void residual(void* arg, const void* o, int chunk, int thread);
+  static void post_norm(void* arg, const void* o, int chunk, int thread);
+  static void gate_up(void* arg, const void* o, int chunk, int thread);
+  // Of experts.
+  static void choose(void* arg, const void* o, int chunk, int thread);
+  static void gather(void* arg, const void* o, int chunk, int thread);
+  static void expert_gate_up(void* arg, const void* o, int chunk, int thread);
+  static void expert_down(void* arg, const void* o, int chunk, int thread);
+  static void add_experts(void* arg, const void* o, int chunk, int thread);
+
+  static void head(void* arg, const void* o, int chunk, int thread);
+
+ private:
+  // The part of a product that one chunk does.
+  struct Part {
+    int tile, n_tiles, row, n_rows;
+  };
+
+  static Program& program(void* arg) { return *static_cast<Program*>(arg); }
+  static const Program::Op& operation(const void* o) { return *static_cast<const Program::Op*>(o); }
+  static Part part_of(const Program::Op& op, int chunk, int rows);
+  static float* product(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act);
+  static void product_into(Program& self, const Program::Op& op, const Part& p, const uint8_t* act, float* rows);
+  static void make_group(Program& self, const Program::Op& op, int begin, int n, uint8_t* group);
+  static const uint8_t* input_of(Program& self, const Program::Op& op, int rows, int thread);
+};
+
+}  // namespace sixfold
