@@ -69,7 +69,7 @@ PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, in
 }
 
 std::string kind_name(WeightKind kind) {
-  const char* names[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f16", "bf16", "f32"};
+  const char* names[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "bf16", "f32"};
   return names[kind];
 }
 

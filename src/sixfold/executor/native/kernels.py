@@ -87,9 +87,9 @@ def pack_matrix(
 
     Args:
         tensors: stacked one below the other; or, with `interleave`, alternating by 16 rows (gate and up).
-        activations: `int8` multiplies quantized weights with activations quantized per 32 values;
-            `float32` stores quantized weights as float32. Float weights always see float32 activations, and so do
-            quantized ones beside them.
+        activations: `int8` multiplies quantized weights with activations quantized per 32 values, and weights of 16
+            bits, float16 being rounded to bfloat16, with bfloat16 activations. `float32` stores all weights as float32,
+            with float32 activations; so does `int8` for tensors that would need different activations.
 
     Raises:
         ValueError: a type without a kernel, shapes that do not fit, a wrong number of bytes.
