@@ -4,14 +4,33 @@
 
 namespace sixfold {
 
-Chunks::Part Chunks::part_of(const Program::Op& op, int chunk, int rows) {
+namespace {
+
+// Weight bytes of a product chunk that is worth handing out.
+constexpr int kChunkBytes = 24 << 10;
+
+}  // namespace
+
+ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows) {
   const int row_chunks = ceil_div(rows, kChunkRows);
-  Part p;
-  p.tile = chunk / row_chunks * op.tiles_per_chunk;
-  p.n_tiles = std::min(op.tiles_per_chunk, op.w->n / kLanes - p.tile);
+  ProductPart p;
+  p.tile = chunk / row_chunks * tiles_per_chunk;
+  p.n_tiles = std::min(tiles_per_chunk, w.n / kLanes - p.tile);
   p.row = chunk % row_chunks * kChunkRows;
   p.n_rows = std::min(kChunkRows, rows - p.row);
   return p;
+}
+
+int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks, int threads) {
+  const int tiles = w.n / kLanes, units = ceil_div(tiles, unit);
+  const int most = std::max(1, static_cast<int>(kChunkBytes / (w.bytes / tiles * unit)));
+  int best = most, best_rounds = ceil_div(ceil_div(units, most), threads) * most;
+  for (int size = most - 1; size >= ceil_div(most, 2); size--) {
+    const int rounds = ceil_div(ceil_div(units, size), threads) * size;
+    if (rounds < best_rounds) best = size, best_rounds = rounds;
+  }
+  while (int64_t{ceil_div(units, best)} * row_chunks > kMaxChunks && best < units) best *= 2;
+  return best * unit;
 }
 
 // The product into the thread's scratch; leading dimension p.n_tiles * 16.

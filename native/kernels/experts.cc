@@ -35,9 +35,9 @@ void Program::norm_experts_residual(const ExpertsOp& a) {
   op.in_kind = gate_up.act;
   op.gated_kind = down.act;
   const int units = units_at_most(op, max_tokens_);
-  op.tiles_per_chunk = tiles_per_chunk(gate_up, 4, units);
+  op.tiles_per_chunk = tiles_per_chunk(gate_up, 4, units, pool_->size());
   op.n_tile_chunks = ceil_div(gate_up.n / kLanes, op.tiles_per_chunk);
-  op.down_tiles_per_chunk = tiles_per_chunk(down, 1, units);
+  op.down_tiles_per_chunk = tiles_per_chunk(down, 1, units, pool_->size());
   op.n_down_chunks = ceil_div(down.n / kLanes, op.down_tiles_per_chunk);
   if (int64_t{units} * std::max(op.n_tile_chunks, op.n_down_chunks) > kMaxChunks ||
       groups_at_most(op, max_tokens_) > kMaxChunks)

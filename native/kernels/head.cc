@@ -58,7 +58,7 @@ void Program::merge_best() {
         best = w.best[i], id = w.best_id[i];
     }
     step_.out_ids[i] = id;
-    step_.out_nan[i] = nan || id < 0;
+    step_.out_nan[i] = nan || id < 0 || best == std::numeric_limits<float>::infinity();
   }
 }
 

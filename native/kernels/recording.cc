@@ -8,12 +8,6 @@
 #include "chunks.h"
 
 namespace sixfold {
-namespace {
-
-// Weight bytes of a product chunk that is worth handing out: a few microseconds of memory traffic.
-constexpr int kChunkBytes = 24 << 10;
-
-}  // namespace
 
 void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -42,22 +36,8 @@ void Program::check_input(const PackedMatrix& w, int k) const {
   if (w.k != k) refuse("a matrix has " + std::to_string(w.k) + " inputs where " + std::to_string(k) + " are produced");
 }
 
-// Chunks of kChunkBytes of weights or somewhat less, a multiple of `unit` tiles: of the sizes in question the one with
-// which all threads end together best.
-int Program::tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks) const {
-  const int tiles = w.n / kLanes, units = ceil_div(tiles, unit), threads = pool_->size();
-  const int most = std::max(1, static_cast<int>(kChunkBytes / (w.bytes / tiles * unit)));
-  int best = most, best_rounds = ceil_div(ceil_div(units, most), threads) * most;
-  for (int size = most - 1; size >= ceil_div(most, 2); size--) {
-    const int rounds = ceil_div(ceil_div(units, size), threads) * size;
-    if (rounds < best_rounds) best = size, best_rounds = rounds;
-  }
-  while (int64_t{ceil_div(units, best)} * row_chunks > kMaxChunks && best < units) best *= 2;
-  return best * unit;
-}
-
 void Program::split(Op& op, int unit) {
-  op.tiles_per_chunk = tiles_per_chunk(*op.w, unit, ceil_div(max_tokens_, kChunkRows));
+  op.tiles_per_chunk = tiles_per_chunk(*op.w, unit, ceil_div(max_tokens_, kChunkRows), pool_->size());
   op.n_tile_chunks = ceil_div(op.w->n / kLanes, op.tiles_per_chunk);
 }
 
