@@ -16,6 +16,7 @@ for isa in generic neon; do
         $compiler $flags $extra -DSF_ISA=$isa -c $source.cc -o "$out/$source.$isa.o"
     done
 done
-$compiler $flags -static -pthread builds.cc kv_cache.cc memory.cc pack.cc program.cc thread_pool.cc \
+shared=$(ls ./*.cc | grep -v -e isa.cc -e sample.cc)
+$compiler $flags -static -pthread $shared \
     ../checks/kernel_check.cc "$out"/*.o -o "$out/kernel_check"
 qemu-aarch64 -cpu max "$out/kernel_check"

@@ -7,8 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -19,7 +17,9 @@
 #include "builds.h"
 #include "kernel_table.h"
 #include "kv_cache.h"
+#include "measure.h"
 #include "pack.h"
+#include "pool.h"
 #include "program.h"
 #include "sample_bindings.h"
 #include "text_bindings.h"
@@ -46,13 +46,6 @@ Build build_named(const std::string& name) {
 
 Build default_build{};
 
-// A thread pool with the kernels that its threads run and the memory of what was packed with it.
-struct Pool {
-  std::shared_ptr<ThreadPool> threads;
-  const KernelTable* kernels;
-  std::shared_ptr<Arena> arena;
-};
-
 std::shared_ptr<Pool> make_pool(int n_threads, const std::string& isa) {
   if (n_threads < 1 || n_threads > 1024) throw std::invalid_argument("the number of threads must be in 1..1024");
   auto pool = std::make_shared<Pool>();
@@ -69,7 +62,7 @@ PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, in
 }
 
 std::string kind_name(WeightKind kind) {
-  const char* names[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f16", "bf16", "f32"};
+  const char* names[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "bf16", "f32"};
   return names[kind];
 }
 
@@ -229,54 +222,25 @@ nb::ndarray<nb::numpy, float> residual(const Program& program, int n) {
   return own_array(std::move(out), {static_cast<size_t>(n), static_cast<size_t>(program.hidden())});
 }
 
-// The machine's limits with this pool's threads: memory read in bytes per second, int8 in multiply-accumulates per
-// second.
-struct LimitsJob {
-  const KernelTable* kernels;
-  const uint8_t* data;
-  size_t bytes_per_chunk;
-  std::atomic<uint64_t> sink;
-};
-
-constexpr int kPeakRounds = 200000;
-
-void peak_chunk(void* arg, const void*, int, int) {
-  LimitsJob& job = *static_cast<LimitsJob*>(arg);
-  int32_t sink;
-  job.kernels->int8_peak(kPeakRounds, &sink);
-  job.sink += static_cast<uint32_t>(sink);
-}
-
-void read_chunk(void* arg, const void*, int chunk, int) {
-  LimitsJob& job = *static_cast<LimitsJob*>(arg);
-  job.sink += job.kernels->read_memory(job.data + chunk * job.bytes_per_chunk, job.bytes_per_chunk);
-}
-
-nb::tuple measure_limits(Pool& pool, size_t bytes) {
-  double best_read = 0, best_peak = 0;
+nb::tuple limits(Pool& pool, size_t bytes) {
+  Limits found;
   {
     const nb::gil_scoped_release release;
-    constexpr int kChunks = 256;
-    const size_t per_chunk = std::max<size_t>(bytes, kChunks * 4096) / kChunks / 256 * 256;
-    Pages memory(per_chunk * kChunks + kPrefetchSlack);
-    std::memset(memory.data(), 1, per_chunk * kChunks);
-    LimitsJob job{pool.kernels, memory.data(), per_chunk, {0}};
-    const int threads = pool.threads->size();
-    int32_t sink;
-    const double macs = pool.kernels->int8_peak(1, &sink) * kPeakRounds * 4 * threads;
-    for (int round = 0; round < 5; round++) {
-      using Clock = std::chrono::steady_clock;
-      const auto begin = Clock::now();
-      pool.threads->run({Phase{read_chunk, nullptr, kChunks}}, &job);
-      const auto middle = Clock::now();
-      pool.threads->run({Phase{peak_chunk, nullptr, 4 * threads}}, &job);
-      const auto end = Clock::now();
-      const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
-      best_read = std::max(best_read, static_cast<double>(per_chunk) * kChunks / seconds(middle - begin));
-      best_peak = std::max(best_peak, macs / seconds(end - middle));
-    }
+    found = measure_limits(*pool.kernels, *pool.threads, bytes);
   }
-  return nb::make_tuple(best_read, best_peak);
+  return nb::make_tuple(found.bytes_read_per_s, found.int8_macs_per_s, found.bf16_macs_per_s);
+}
+
+std::vector<double> products(Pool& pool, const std::vector<std::shared_ptr<PackedMatrix>>& matrices, int rows,
+                             int rounds) {
+  if (matrices.empty() || rows < 1 || rows > (1 << 16) || rounds < 1)
+    throw std::invalid_argument("products are measured with at least one matrix, row and round");
+  for (const auto& m : matrices)
+    if (m->n != matrices[0]->n || m->k != matrices[0]->k || m->act != matrices[0]->act ||
+        m->bytes != matrices[0]->bytes)
+      throw std::invalid_argument("the matrices differ in shape or kind");
+  const nb::gil_scoped_release release;
+  return measure_products(*pool.kernels, *pool.threads, matrices, rows, rounds);
 }
 
 }  // namespace
@@ -344,7 +308,8 @@ NB_MODULE(_native, m) {
   m.def("pack_matrix", &pack, nb::arg("pool"), nb::arg("sources"), nb::arg("interleave"), nb::arg("float_activations"));
   m.def("matmul", &product, nb::arg("pool"), nb::arg("matrix"), nb::arg("x").noconvert());
   m.def("quantize", &quantize, nb::arg("pool"), nb::arg("x").noconvert());
-  m.def("measure_limits", &measure_limits, nb::arg("pool"), nb::arg("n_bytes"));
+  m.def("measure_limits", &limits, nb::arg("pool"), nb::arg("n_bytes"));
+  m.def("measure_products", &products, nb::arg("pool"), nb::arg("matrices"), nb::arg("rows"), nb::arg("rounds"));
 
   nb::class_<RopeTable>(m, "RopeTable")
       .def(nb::new_(&rope_table), nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("style"))

@@ -4,12 +4,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
 
 #include "../kernels/sample.h"
+#include "pool.h"
 
 namespace sixfold::sample_bindings {
 
@@ -45,36 +47,56 @@ inline void expect(size_t have, size_t want, const char* message) {
   if (have != want) throw std::invalid_argument(message);
 }
 
-// One per thread, grown to the widest vocabulary seen.
-inline void* scratch_for(size_t n_vocab) {
+// For each of n_threads; grown to the most that was asked for. The caller's, who waits while other threads use it.
+inline uint8_t* scratch_for(size_t bytes) {
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
   thread_local std::unique_ptr<void, Free> memory;
   thread_local size_t size = 0;
-  const size_t wanted = sampler_scratch_bytes(n_vocab);
-  if (wanted > size) {
-    memory.reset(std::aligned_alloc(64, wanted));
-    size = memory ? wanted : 0;
+  if (bytes > size) {
+    memory.reset(std::aligned_alloc(64, bytes));
+    size = memory ? bytes : 0;
     if (!memory) throw std::bad_alloc();
   }
-  return memory.get();
+  return static_cast<uint8_t*>(memory.get());
+}
+
+// Calls f(row, scratch) for every row, with the threads of the pool where there is one.
+template <class F>
+void for_rows(const Pool* pool, const Rows& rows, const F& f) {
+  struct Job {
+    const F& f;
+    size_t n_rows, n_chunks, scratch_bytes;
+    uint8_t* scratch;
+  };
+  const int n_threads = pool && rows.n_rows > 1 ? pool->threads->size() : 1;
+  const size_t bytes = sampler_scratch_bytes(rows.n_vocab), n_chunks = std::min<size_t>(rows.n_rows, kMaxChunks);
+  Job job{f, rows.n_rows, n_chunks, bytes, scratch_for(bytes * n_threads)};
+  const auto chunk = [](void* arg, const void*, int c, int thread) {
+    const Job& j = *static_cast<const Job*>(arg);
+    for (size_t i = c; i < j.n_rows; i += j.n_chunks) j.f(i, j.scratch + thread * j.scratch_bytes);
+  };
+  if (n_threads > 1)
+    pool->threads->run({Phase{chunk, nullptr, static_cast<int>(n_chunks)}}, &job);
+  else
+    for (size_t c = 0; c < n_chunks; c++) chunk(&job, nullptr, static_cast<int>(c), 0);
 }
 
 inline void bind(nb::module_& m, const SamplerTable* table) {
   m.def(
       "usable_rows",
-      [table](const Logits& logits, Vector<uint8_t> out) {
+      [table](const Pool* pool, const Logits& logits, Vector<uint8_t> out) {
         const Rows rows = rows_of(logits);
         expect(out.shape(0), rows.n_rows, "out: one entry per row is wanted");
         uint8_t* usable = out.data();
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows.n_rows; i++) usable[i] = (uint8_t)table->usable(rows[i], rows.n_vocab);
+        for_rows(pool, rows, [=](size_t i, void*) { usable[i] = (uint8_t)table->usable(rows[i], rows.n_vocab); });
       },
-      nb::arg("logits").noconvert(), nb::arg("out").noconvert());
+      nb::arg("pool").none(), nb::arg("logits").noconvert(), nb::arg("out").noconvert());
   m.def(
       "draw_rows",
-      [table](const Logits& logits, Matrix<const uint8_t> params, Vector<const int64_t> positions,
+      [table](const Pool* pool, const Logits& logits, Matrix<const uint8_t> params, Vector<const int64_t> positions,
               Vector<int32_t> out) {
         const Rows rows = rows_of(logits);
         expect(params.shape(0), rows.n_rows, "params: one record per row is wanted");
@@ -84,18 +106,17 @@ inline void bind(nb::module_& m, const SamplerTable* table) {
         const auto* row_params = reinterpret_cast<const RowParams*>(params.data());
         const int64_t* position = positions.data();
         int32_t* token = out.data();
-        void* scratch = scratch_for(rows.n_vocab);
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows.n_rows; i++) {
+        for_rows(pool, rows, [=](size_t i, void* scratch) {
           token[i] = table->draw(rows[i], rows.n_vocab, &row_params[i], position[i], scratch);
-        }
+        });
       },
-      nb::arg("logits").noconvert(), nb::arg("params").noconvert(), nb::arg("positions").noconvert(),
-      nb::arg("out").noconvert());
+      nb::arg("pool").none(), nb::arg("logits").noconvert(), nb::arg("params").noconvert(),
+      nb::arg("positions").noconvert(), nb::arg("out").noconvert());
   m.def(
       "score_rows",
-      [table](const Logits& logits, Vector<const int32_t> targets, Vector<double> logprobs, Vector<int32_t> ranks,
-              Matrix<int32_t> top_ids, Matrix<double> top_logprobs) {
+      [table](const Pool* pool, const Logits& logits, Vector<const int32_t> targets, Vector<double> logprobs,
+              Vector<int32_t> ranks, Matrix<int32_t> top_ids, Matrix<double> top_logprobs) {
         const Rows rows = rows_of(logits);
         const size_t n_top = top_ids.shape(1);
         expect(targets.shape(0), rows.n_rows, "targets: one entry per row is wanted");
@@ -110,15 +131,18 @@ inline void bind(nb::module_& m, const SamplerTable* table) {
             throw std::invalid_argument("targets: an id is outside the vocabulary");
           }
         }
-        void* scratch = scratch_for(rows.n_vocab);
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows.n_rows; i++) {
-          ranks.data()[i] = table->score(rows[i], rows.n_vocab, targets.data()[i], n_top, logprobs.data() + i,
-                                         top_ids.data() + i * n_top, top_logprobs.data() + i * n_top, scratch);
-        }
+        const int32_t* target = targets.data();
+        double *logprob = logprobs.data(), *top_logprob = top_logprobs.data();
+        int32_t *rank = ranks.data(), *top_id = top_ids.data();
+        for_rows(pool, rows, [=](size_t i, void* scratch) {
+          rank[i] = table->score(rows[i], rows.n_vocab, target[i], n_top, logprob + i, top_id + i * n_top,
+                                 top_logprob + i * n_top, scratch);
+        });
       },
-      nb::arg("logits").noconvert(), nb::arg("targets").noconvert(), nb::arg("logprobs").noconvert(),
-      nb::arg("ranks").noconvert(), nb::arg("top_ids").noconvert(), nb::arg("top_logprobs").noconvert());
+      nb::arg("pool").none(), nb::arg("logits").noconvert(), nb::arg("targets").noconvert(),
+      nb::arg("logprobs").noconvert(), nb::arg("ranks").noconvert(), nb::arg("top_ids").noconvert(),
+      nb::arg("top_logprobs").noconvert());
 }
 
 }  // namespace sixfold::sample_bindings

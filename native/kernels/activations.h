@@ -22,6 +22,12 @@ SF_INLINE F exp_f(F x) {
 SF_INLINE void put_rows(ActKind kind, uint8_t* group, int column, const F* lo, const F* hi) {
   if (kind == kActInt8) {
     quantize_rows(lo, hi, (ActBlock*)group + column / kQuantBlock);
+  } else if (kind == kActBF16) {
+    uint16_t v[kRowGroup][32];
+    for (int r = 0; r < kRowGroup; r++) store_bf16(v[r], lo[r]), store_bf16(v[r] + 16, hi[r]);
+    uint8_t* out = group + (size_t)column * kRowGroup * 2;
+    for (int c = 0; c < 16; c++)
+      for (int r = 0; r < kRowGroup; r++) __builtin_memcpy(out + (c * kRowGroup + r) * 4, v[r] + 2 * c, 4);
   } else {
     float v[kRowGroup][32];
     for (int r = 0; r < kRowGroup; r++) store(v[r], lo[r]), store(v[r] + 16, hi[r]);

@@ -46,7 +46,7 @@ namespace {
 const KernelTable* SF_JOIN(kernels_, SF_ISA)() {
   static const KernelTable table = {SF_STRING(SF_ISA), matmul,          norm_group,   pack_group, qkv_rows,   norm_rows,
                                     attention,         attention_merge, gate_up_rows, add_rows,   add_scaled, softcap,
-                                    choose_experts,    argmax,          int8_peak,    read_memory};
+                                    choose_experts,    argmax,          int8_peak,    bf16_peak,  read_memory};
   return &table;
 }
 

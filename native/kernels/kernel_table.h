@@ -111,8 +111,9 @@ struct KernelTable {
   // Returns 1 when a value is NaN.
   int (*argmax)(const float* y, int n, int column, float* best, int32_t* best_id);
 
-  // Integer multiply-accumulates (register-only) in a loop of `rounds`; returns MACs done. For measuring the limit.
+  // Multiply-accumulates (register-only) in a loop of `rounds`; return MACs done. For measuring the limits.
   double (*int8_peak)(int rounds, int32_t* sink);
+  double (*bf16_peak)(int rounds, float* sink);
   // Streams over the bytes; the result only keeps the loads alive. For measuring the limit.
   uint64_t (*read_memory)(const uint8_t* data, size_t bytes);
 };

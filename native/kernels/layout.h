@@ -36,7 +36,6 @@ enum GgmlType : int32_t {
   kGgmlBF16 = 30,
 };
 
-// Float kinds come last.
 enum WeightKind : int32_t {
   kWeightQ4_0,
   kWeightQ4_1,
@@ -46,14 +45,13 @@ enum WeightKind : int32_t {
   kWeightQ4_K,
   kWeightQ5_K,
   kWeightQ6_K,
-  kWeightF16,
   kWeightBF16,
   kWeightF32,
   kWeightKinds,
 };
 
-// How a kernel reads its activations: int8 with a scale per 32 values, or float.
-enum ActKind : int32_t { kActInt8 = 0, kActFloat = 1 };
+// How a kernel reads its activations: int8 with a scale per 32 values, bf16, or float.
+enum ActKind : int32_t { kActInt8, kActBF16, kActFloat };
 
 // A packed weight matrix y = W a with n outputs (padded to 16) and k inputs. Tiles are ordered [n / 16][k / 32].
 //
@@ -66,23 +64,21 @@ enum ActKind : int32_t { kActInt8 = 0, kActFloat = 1 };
 //   Tiles                                                    w =
 //     Q4_1  codes, 16 fp16 scales d, 16 fp16 minimums m        d * code + m
 //     Q5_1  the same with 5 bits                               d * code + m
-//     Q4_0, Q5_0, Q8_0  codes; 16 fp16 scales in a side        d * (code - 8, 16 or 128)
-//           stream of the same order, so that codes stay on cache lines
+//     Q4_0, Q5_0, Q8_0  codes, 16 fp16 scales d                d * (code - 8, 16 or 128)
 //   Tiles of 256 k: 16 fp16 d, 16 fp16 e, 256 bytes of scales, then codes of 8 x 32 k
 //     Q4_K, Q5_K  scales: per 32 k 16 bytes s, 16 bytes t      d * s * code - e * t
 //     Q6_K        scales: per 16 k 16 signed bytes s; no e     d * s * (code - 32)
-//   F16 / BF16 / F32 tile, 32 x 16 elements: [k][column]
+//   BF16 tile, 32 x 16 elements: [k / 2][column][2]; F32 tile: [k][column]
 struct MatrixView {
   WeightKind kind;
   int32_t n;       // outputs, padded to a multiple of 16
   int32_t n_true;  // outputs that mean something
   int32_t k;       // inputs, a multiple of 32
   const uint8_t* tiles;
-  const uint8_t* scales;  // the side stream
 };
 
-constexpr int kCodeBytes4 = 256, kCodeBytes5 = 320, kCodeBytes6 = 384, kCodeBytes8 = 512;  // of 16 columns x 32 k
-constexpr int kSideBytes = 32;                                                             // per 32 k
+constexpr int kCodeBytes4 = 256, kCodeBytes5 = 320, kCodeBytes6 = 384, kCodeBytes8 = 512,
+              kCodeBytes16 = 1024;  // of 16 columns x 32 k
 constexpr int kSuperHeader = 64 + 256;
 
 // Bytes of codes of 16 columns x 32 k.
@@ -101,7 +97,7 @@ static inline int code_bytes(WeightKind kind) {
     case kWeightQ8_0:
       return kCodeBytes8;
     default:
-      return kLanes * kQuantBlock * (kind == kWeightF32 ? 4 : 2);
+      return kind == kWeightBF16 ? kCodeBytes16 : 2 * kCodeBytes16;
   }
 }
 
@@ -109,19 +105,19 @@ static inline bool is_super(WeightKind kind) {
   return kind == kWeightQ4_K || kind == kWeightQ5_K || kind == kWeightQ6_K;
 }
 
+static inline bool has_minimum(WeightKind kind) { return kind == kWeightQ4_1 || kind == kWeightQ5_1; }
+
 // Inputs that a tile spans.
 static inline int tile_k(WeightKind kind) { return is_super(kind) ? kSuperBlock : kQuantBlock; }
 
 static inline int tile_bytes(WeightKind kind) {
   if (is_super(kind)) return kSuperHeader + kSuperBlock / kQuantBlock * code_bytes(kind);
-  return code_bytes(kind) + (kind == kWeightQ4_1 || kind == kWeightQ5_1 ? 64 : 0);
+  return code_bytes(kind) + (kind >= kWeightBF16 ? 0 : has_minimum(kind) ? 64 : 32);
 }
 
-static inline int side_bytes(WeightKind kind) {
-  return kind == kWeightQ4_0 || kind == kWeightQ5_0 || kind == kWeightQ8_0 ? kSideBytes : 0;
+static inline ActKind act_kind(WeightKind kind) {
+  return kind == kWeightF32 ? kActFloat : kind == kWeightBF16 ? kActBF16 : kActInt8;
 }
-
-static inline ActKind act_kind(WeightKind kind) { return kind < kWeightF16 ? kActInt8 : kActFloat; }
 
 // Activations of 8 rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
 // row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
@@ -134,9 +130,10 @@ struct alignas(64) ActBlock {
 };
 static_assert(sizeof(ActBlock) == 384, "one activation block is six cache lines");
 
-// Bytes of one group of 8 activation rows with k inputs. Float groups are [k][8].
+// Bytes of one group of 8 activation rows with k inputs. Groups of bf16 are [k / 2][8][2], of float [k][8].
 static inline size_t act_group_bytes(ActKind kind, int k) {
-  return kind == kActInt8 ? (size_t)k / kQuantBlock * sizeof(ActBlock) : (size_t)k * kRowGroup * sizeof(float);
+  if (kind == kActInt8) return (size_t)k / kQuantBlock * sizeof(ActBlock);
+  return (size_t)k * kRowGroup * (kind == kActBF16 ? 2 : 4);
 }
 
 // KV memory is [layer][block][kv head][K, then V], 16 tokens each. d = head dimension.

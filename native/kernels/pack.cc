@@ -117,7 +117,7 @@ struct PackJob {
   bool interleave;
   WeightKind kind;
   int32_t n_tiles, k;
-  uint8_t *tiles, *scales;
+  uint8_t* tiles;
 };
 
 // The 16 rows of a tile; null where the matrix is padded.
@@ -136,10 +136,18 @@ void tile_rows(const PackJob& job, int tile, const uint8_t* rows[kLanes], int* t
   for (int c = 0; c < kLanes; c++) rows[c] = first + c < s.n_rows ? s.data + (first + c) * stride : nullptr;
 }
 
+// Ties to even; NaN stays NaN.
+uint16_t to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 constexpr uint8_t kNothing[256] = {};  // a block of zeros, for the rows of padding
 
 // Q4_0, Q4_1, Q5_0, Q5_1: GGUF's bytes of nibbles are already those of the tile.
-void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8_t* side) {
+void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out) {
   const int bytes = block_size(type).bytes;
   for (int c = 0; c < kLanes; c++) {
     const Small b = small_block(type, rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing);
@@ -152,13 +160,13 @@ void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], in
         for (int g = 0; g < 8; g++) planes |= (high >> (4 * g + i) & 1) << (8 * i + g);
       std::memcpy(out + kCodeBytes4 + 4 * c, &planes, 4);
     }
-    uint8_t* scales = side_bytes(kind) ? side : out + code_bytes(kind);
+    uint8_t* scales = out + code_bytes(kind);
     std::memcpy(scales + 2 * c, &b.d, 2);
-    if (!side_bytes(kind)) std::memcpy(scales + 32 + 2 * c, &b.m, 2);
+    if (has_minimum(kind)) std::memcpy(scales + 32 + 2 * c, &b.m, 2);
   }
 }
 
-void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8_t* scales) {
+void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
   for (int c = 0; c < kLanes; c++) {
     const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * 34 : kNothing;
     for (int g = 0; g < 8; g++) {
@@ -167,7 +175,7 @@ void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out, uint8
       quad ^= 0x80808080u;  // q + 128
       std::memcpy(out + 64 * g + 4 * c, &quad, 4);
     }
-    std::memcpy(scales + 2 * c, b, 2);
+    std::memcpy(out + kCodeBytes8 + 2 * c, b, 2);
   }
 }
 
@@ -191,12 +199,13 @@ void pack_super(WeightKind kind, int type, const uint8_t* const rows[kLanes], in
   }
 }
 
-// F16 and BF16: two bytes a value.
-void pack_halves(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
+// BF16 as it is; F16 rounded to it.
+void pack_bf16(const uint8_t* const rows[kLanes], int type, int block, uint8_t* out) {
   for (int c = 0; c < kLanes; c++)
     for (int i = 0; i < kQuantBlock; i++) {
-      const uint16_t x = rows[c] ? load_u16(rows[c] + 2 * (static_cast<size_t>(block) * kQuantBlock + i)) : 0;
-      std::memcpy(out + 2 * (i * kLanes + c), &x, 2);
+      uint16_t x = rows[c] ? load_u16(rows[c] + 2 * (static_cast<size_t>(block) * kQuantBlock + i)) : 0;
+      if (type == kGgmlF16) x = to_bf16(half_to_float(x));
+      std::memcpy(out + 4 * (i / 2 * kLanes + c) + 2 * (i % 2), &x, 2);
     }
 }
 
@@ -220,18 +229,17 @@ void pack_chunk(void* arg, const void*, int chunk, int) {
     int type;
     tile_rows(job, tile, rows, &type);
     for (int b = 0; b < blocks; b++) {
-      const size_t index = static_cast<size_t>(tile) * blocks + b;
-      uint8_t *out = job.tiles + index * size, *side = job.scales + index * side_bytes(job.kind);
+      uint8_t* out = job.tiles + (static_cast<size_t>(tile) * blocks + b) * size;
       if (job.kind == kWeightF32)
         pack_f32(rows, type, b, out);
-      else if (job.kind == kWeightF16 || job.kind == kWeightBF16)
-        pack_halves(rows, b, out);
+      else if (job.kind == kWeightBF16)
+        pack_bf16(rows, type, b, out);
       else if (job.kind == kWeightQ8_0)
-        pack_q8_0(rows, b, out, side);
+        pack_q8_0(rows, b, out);
       else if (is_super(job.kind))
         pack_super(job.kind, type, rows, b, out);
       else
-        pack_small(job.kind, type, rows, b, out, side);
+        pack_small(job.kind, type, rows, b, out);
     }
   }
 }
@@ -255,7 +263,6 @@ WeightKind kind_of(int ggml_type) {
     case kGgmlQ6_K:
       return kWeightQ6_K;
     case kGgmlF16:
-      return kWeightF16;
     case kGgmlBF16:
       return kWeightBF16;
     default:
@@ -356,23 +363,21 @@ MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, 
               kind,
               static_cast<int32_t>((n + kLanes - 1) / kLanes),
               static_cast<int32_t>(sources[0].k),
-              nullptr,
               nullptr};
   const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
   if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
-  const size_t tiles = static_cast<size_t>(job.n_tiles) * (job.k / tile_k(kind)),
-               scale_bytes = tiles * side_bytes(kind);
-  job.tiles = arena.allocate(tiles * tile_bytes(kind));
-  if (scale_bytes) job.scales = arena.allocate(scale_bytes);
+  const size_t size = static_cast<size_t>(job.n_tiles) * (job.k / tile_k(kind)) * tile_bytes(kind);
+  job.tiles = arena.allocate(size);
   pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
-  *bytes += tiles * tile_bytes(kind) + scale_bytes;
-  return MatrixView{kind, job.n_tiles * kLanes, static_cast<int32_t>(n), job.k, job.tiles, job.scales};
+  *bytes += size;
+  return MatrixView{kind, job.n_tiles * kLanes, static_cast<int32_t>(n), job.k, job.tiles};
 }
 
 std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources, bool interleave,
                                           bool float_activations, ThreadPool& pool, std::shared_ptr<Arena> arena) {
   if (sources.empty()) throw std::invalid_argument("a matrix needs at least one tensor");
-  bool same = true, plain = float_activations;
+  bool same_type = true, same_act = !float_activations;
+  const ActKind act = act_kind(kind_of(sources[0].ggml_type));
   for (size_t i = 0; i < sources.size(); i++) {
     const PackSource& s = sources[i];
     check(s);
@@ -381,17 +386,14 @@ std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources
       throw std::invalid_argument("interleaved tensors need equal numbers of rows, a multiple of 16");
     if (i + 1 < sources.size() && s.n_rows % kLanes != 0)
       throw std::invalid_argument("a tensor that another follows needs a multiple of 16 rows");
-    same = same && s.ggml_type == sources[0].ggml_type;
-    plain = plain || act_kind(kind_of(s.ggml_type)) == kActFloat;
+    same_type = same_type && s.ggml_type == sources[0].ggml_type;
+    same_act = same_act && act_kind(kind_of(s.ggml_type)) == act;
   }
-  plain = plain || (interleave && !same);
-  const auto kind = [&](const PackSource& s) {
-    const WeightKind own = kind_of(s.ggml_type);
-    return (plain && act_kind(own) == kActInt8) || (interleave && !same) ? kWeightF32 : own;
-  };
+  const bool plain = !same_act || (interleave && !same_type);
+  const auto kind = [&](const PackSource& s) { return plain ? kWeightF32 : kind_of(s.ggml_type); };
 
   auto matrix = std::make_shared<PackedMatrix>();
-  matrix->act = plain ? kActFloat : kActInt8;
+  matrix->act = plain ? kActFloat : act;
   matrix->k = static_cast<int32_t>(sources[0].k);
   const int n_sources = static_cast<int>(sources.size());
   for (int i = 0; i < n_sources;) {
@@ -432,7 +434,7 @@ int code_at(WeightKind kind, const uint8_t* codes, int g, int c, int i) {
   return low;
 }
 
-float value_at(const MatrixView& v, const uint8_t* t, const uint8_t* side, int c, int k) {
+float value_at(const MatrixView& v, const uint8_t* t, int c, int k) {
   const int part = k / kQuantBlock, i = k % kQuantBlock;
   const auto half = [&](const uint8_t* p) { return half_to_float(load_u16(p + 2 * c)); };
   float x;
@@ -440,10 +442,8 @@ float value_at(const MatrixView& v, const uint8_t* t, const uint8_t* side, int c
     case kWeightF32:
       std::memcpy(&x, t + 4 * (i * kLanes + c), 4);
       return x;
-    case kWeightF16:
-      return half(t + 2 * i * kLanes);
     case kWeightBF16: {
-      const uint32_t bits = static_cast<uint32_t>(load_u16(t + 2 * (i * kLanes + c))) << 16;
+      const uint32_t bits = static_cast<uint32_t>(load_u16(t + 4 * (i / 2 * kLanes + c) + 2 * (i % 2))) << 16;
       std::memcpy(&x, &bits, 4);
       return x;
     }
@@ -464,7 +464,9 @@ float value_at(const MatrixView& v, const uint8_t* t, const uint8_t* side, int c
       return half(t) * static_cast<float>(scales[0]) * static_cast<float>(code) -
              half(t + 32) * static_cast<float>(scales[16]);
     default:
-      return half(side) * static_cast<float>(code - (v.kind == kWeightQ8_0 ? 128 : v.kind == kWeightQ5_0 ? 16 : 8));
+      return half(t + code_bytes(v.kind)) * static_cast<float>(code - (v.kind == kWeightQ8_0   ? 128
+                                                                       : v.kind == kWeightQ5_0 ? 16
+                                                                                               : 8));
   }
 }
 
@@ -473,8 +475,7 @@ void unpack_part(const MatrixView& v, float* out) {
   for (int n = 0; n < v.n_true; n++)
     for (int k = 0; k < v.k; k++) {
       const size_t index = static_cast<size_t>(n / kLanes) * blocks + k / width;
-      out[static_cast<size_t>(n) * v.k + k] = value_at(v, v.tiles + index * tile_bytes(v.kind),
-                                                       v.scales + index * side_bytes(v.kind), n % kLanes, k % width);
+      out[static_cast<size_t>(n) * v.k + k] = value_at(v, v.tiles + index * tile_bytes(v.kind), n % kLanes, k % width);
     }
 }
 

@@ -35,9 +35,9 @@ struct PackedMatrix {
 void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* act, int row_begin, int n_rows,
             int tile_begin, int n_tiles, float* out, int ldo);
 
-// Sources one below the other, or alternating by tiles of 16 rows (`interleave`). Quantized weights are stored as
-// float32 with `float_activations`, or beside float weights, or when interleaved types differ. Throws
-// std::invalid_argument.
+// Sources one below the other, or alternating by tiles of 16 rows (`interleave`). Weights of 16 bits become bf16. All
+// are stored as float32 with `float_activations`, or when they would read different activations, or when interleaved
+// types differ. Throws std::invalid_argument.
 std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources, bool interleave,
                                           bool float_activations, ThreadPool& pool, std::shared_ptr<Arena> arena);
 

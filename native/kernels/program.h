@@ -30,7 +30,7 @@ struct Step {
   const int32_t* logit_tokens;  // [n_logits] token indices whose logits are wanted
   const uint8_t* greedy;        // [n_logits] 1: only the argmax is wanted, 0: the logits
   int32_t* out_ids;             // [n_logits] argmax of every row; ties to the lowest id
-  uint8_t* out_nan;             // [n_logits] 1: the row holds NaN, or no finite value
+  uint8_t* out_nan;             // [n_logits] 1: the row holds NaN or +inf, or -inf alone
   float* logits;                // [rows with greedy = 0][vocabulary]
   int n_logit_rows;             // rows of `logits`
 };
@@ -164,7 +164,6 @@ class Program {
 
   Op& add(Kind kind);
   void check_input(const PackedMatrix& w, int k) const;
-  int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks) const;
   void split(Op& op, int unit);
   void add_residual(Kind kind, std::shared_ptr<PackedMatrix> w, Vector bias, Vector post_norm, float eps);
   void allocate_experts();
@@ -175,6 +174,7 @@ class Program {
   void check_step(const Step& step) const;
   void prepare(const Step& step);
   void cut_tiles();
+  void merge_best();
 
   std::shared_ptr<ThreadPool> pool_;
   const KernelTable* kernels_;

@@ -24,6 +24,7 @@ from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, SlotAdmit, TokenLogprobs, WorkerFacts
 from sixfold.model_file import open_model
 from sixfold.sampler import Sampler
+from sixfold.sampler.kernels import find_native
 
 __all__ = ["NativeBackend"]
 
@@ -39,7 +40,7 @@ class NativeBackend:
         self._pool = model.pool
         self._kv = model.kv_cache(config.cache.num_kv_blocks, config.cache.kv_cache_dtype)
         self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
-        self._sampler = Sampler(max_slots, model.vocab)
+        self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool))
         self._prompt_logprobs: dict[int, int] = {}
         self._logits = np.empty((max_slots, model.vocab), np.float32)
         self.facts = WorkerFacts(

@@ -96,14 +96,15 @@ class NativeKernels:
 
     Args:
         module: `sixfold._native.sampler`.
+        pool: a `sixfold._native.ThreadPool` that shares out the rows; None: the caller's thread does them all.
     """
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(self, module: Any, pool: Any = None) -> None:
+        self._module, self._pool = module, pool
 
     def usable_rows(self, logits: Logits) -> npt.NDArray[np.uint8]:
         out = np.empty(len(logits), np.uint8)
-        self._module.usable_rows(logits, out)
+        self._module.usable_rows(self._pool, logits, out)
         return out
 
     def draw_rows(
@@ -111,22 +112,22 @@ class NativeKernels:
     ) -> npt.NDArray[np.int32]:
         out = np.empty(len(logits), np.int32)
         records = params.view(np.uint8).reshape(len(params), ROW_PARAMS.itemsize)
-        self._module.draw_rows(logits, records, positions, out)
+        self._module.draw_rows(self._pool, logits, records, positions, out)
         return out
 
     def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
         n_rows = len(logits)
         logprobs, ranks = np.empty(n_rows, np.float64), np.empty(n_rows, np.int32)
         top_ids, top_logprobs = np.empty((n_rows, n_top), np.int32), np.empty((n_rows, n_top), np.float64)
-        self._module.score_rows(logits, targets, logprobs, ranks, top_ids, top_logprobs)
+        self._module.score_rows(self._pool, logits, targets, logprobs, ranks, top_ids, top_logprobs)
         return logprobs, ranks, top_ids, top_logprobs
 
 
-def find_native() -> RowKernels | None:
-    """The compiled kernels, or None where the extension is missing."""
+def find_native(pool: Any = None) -> RowKernels | None:
+    """The compiled kernels, over a thread pool if one is given, or None where the extension is missing."""
     try:
         native = importlib.import_module("sixfold._native")
     except ImportError:
         return None
     module = getattr(native, "sampler", None)
-    return None if module is None else NativeKernels(module)
+    return None if module is None else NativeKernels(module, pool)

@@ -26,8 +26,8 @@ logits=None)` replays it for one step:
     block_tables  [slots, blocks] int32, rows contiguous (a view of a wider table is fine)
     logit_tokens  [L] int32: indices into the step's tokens
     greedy        [L] uint8: 1 = only the argmax is wanted, 0 = write the logits
-    out_ids       [L] int32, written: argmax of every row, ties to the lowest id; -1 without a finite value
-    out_nan       [L] uint8, written: 1 = the row holds NaN, or no value above -inf
+    out_ids       [L] int32, written: argmax of every row, ties to the lowest id; -1 where nothing is above -inf
+    out_nan       [L] uint8, written: 1 = the row holds NaN or +inf, or nothing above -inf
     logits        [rows with greedy = 0, vocabulary] float32, written in order; None when there is none
 
 A row's results depend on its own tokens and positions alone: not on the other rows of the step, not on how a prompt is
@@ -59,6 +59,7 @@ __all__ = [
     "ThreadPool",
     "available_isas",
     "measure_limits",
+    "measure_products",
     "pack_embedding",
     "pack_matrix",
     "rope_table",
@@ -73,6 +74,7 @@ class Limits:
 
     bytes_read_per_s: float
     int8_macs_per_s: float
+    bf16_macs_per_s: float
 
 
 def available_isas() -> list[str]:
@@ -87,9 +89,9 @@ def pack_matrix(
 
     Args:
         tensors: stacked one below the other; or, with `interleave`, alternating by 16 rows (gate and up).
-        activations: `int8` multiplies quantized weights with activations quantized per 32 values;
-            `float32` stores quantized weights as float32. Float weights always see float32 activations, and so do
-            quantized ones beside them.
+        activations: `int8` multiplies quantized weights with activations quantized per 32 values, and weights of 16
+            bits, float16 being rounded to bfloat16, with bfloat16 activations. `float32` stores all weights as float32,
+            with float32 activations; so does `int8` for tensors that would need different activations.
 
     Raises:
         ValueError: a type without a kernel, shapes that do not fit, a wrong number of bytes.
@@ -123,5 +125,10 @@ def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: st
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:
-    """Memory read and int8 multiply rates of this machine; takes about a tenth of a second."""
+    """Rates of this machine: reading n_bytes over and over, multiplying in registers. About a fifth of a second."""
     return Limits(*_native.measure_limits(pool, n_bytes))
+
+
+def measure_products(pool: ThreadPool, matrices: Sequence[PackedMatrix], rows: int, rounds: int) -> list[float]:
+    """Seconds of each of `rounds` passes over matrices of one shape and kind, shared out as programs do it."""
+    return _native.measure_products(pool, matrices, rows, rounds)

@@ -1,6 +1,7 @@
 """NumPy truth of every native operation: slow, plain, float64 where the kernels round only by order of summation.
 
-What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values, q, k and v to bfloat16. The
+What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values or to bfloat16, q, k and v and
+weights of 16 bits to bfloat16. The
 tests compare every build of the kernels with this file.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.executor.native.kernels import Matrix
-from sixfold.executor.native.reference_types import FLOAT_TYPES, dequantize
+from sixfold.executor.native.reference_types import BF16, F16, F32, dequantize
 
 __all__ = [
     "ReferenceMatrix",
@@ -33,6 +34,9 @@ Float64 = npt.NDArray[np.float64]
 BLOCK = 32
 """Values that share a scale."""
 
+_ACTIVATIONS = {F32: "float32", F16: "bfloat16", BF16: "bfloat16"}
+"""What weights of a type are multiplied with; the others see int8."""
+
 
 def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     """int8 codes [rows, k] and float32 scales amax / 127 [rows, k / 32], bit for bit as the kernels round."""
@@ -43,13 +47,14 @@ def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     return codes.reshape(x.shape), (amax / np.float32(127)).astype(np.float32)
 
 
-def matmul(w: Float32, x: Float32, *, int8: bool) -> Float64:
-    """x [rows, k] times w [n, k] transposed; with `int8` the activations are quantized first."""
-    if not int8:
-        return x.astype(np.float64) @ w.astype(np.float64).T
+def matmul(w: Float32, x: Float32, *, activations: str) -> Float64:
+    """x [rows, k], rounded as `activations` says (`int8`, `bfloat16` or `float32`), times w [n, k] transposed."""
+    if activations != "int8":
+        rounded = to_bfloat16(x) if activations == "bfloat16" else x
+        return np.asarray(rounded.astype(np.float64) @ w.astype(np.float64).T)
     codes, scales = quantize_activations(x)
-    rounded = codes.reshape(x.shape[0], -1, BLOCK).astype(np.float64) * scales.astype(np.float64)[:, :, None]
-    return np.asarray(rounded.reshape(x.shape) @ w.astype(np.float64).T)
+    blocks = codes.reshape(x.shape[0], -1, BLOCK).astype(np.float64) * scales.astype(np.float64)[:, :, None]
+    return np.asarray(blocks.reshape(x.shape) @ w.astype(np.float64).T)
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
@@ -103,25 +108,29 @@ def attention(q: Float64, k: Float64, v: Float64, scale: float, *, window: int =
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMatrix:
-    """A packed matrix's values, and whether it sees int8 activations."""
+    """A packed matrix's values, and the activations that it sees."""
 
     w: Float32
-    int8: bool
+    activations: str
 
     @classmethod
     def of(cls, tensors: Sequence[Matrix], *, interleave: bool = False, activations: str = "int8") -> ReferenceMatrix:
         """As `kernels.pack_matrix`."""
         parts = [dequantize(t) for t in tensors]
         types = {t.ggml_type for t in tensors}
-        int8 = activations == "int8" and not types & FLOAT_TYPES and not (interleave and len(types) > 1)
+        [seen, *others] = {_ACTIVATIONS.get(t, "int8") for t in types}
+        if others or activations == "float32" or (interleave and len(types) > 1):
+            seen = "float32"
+        if seen == "bfloat16":
+            parts = [to_bfloat16(p) for p in parts]
         if not interleave:
-            return cls(np.concatenate(parts), int8)
+            return cls(np.concatenate(parts), seen)
         k = tensors[0].k
         tiles = np.stack([p.reshape(-1, 16, k) for p in parts], axis=1)
-        return cls(tiles.reshape(-1, k), int8)
+        return cls(tiles.reshape(-1, k), seen)
 
     def __call__(self, x: Float32) -> Float64:
-        return matmul(self.w, x, int8=self.int8)
+        return matmul(self.w, x, activations=self.activations)
 
 
 @dataclass(slots=True)

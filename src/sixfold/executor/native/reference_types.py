@@ -14,7 +14,6 @@ __all__ = [
     "BF16",
     "F16",
     "F32",
-    "FLOAT_TYPES",
     "Q4_0",
     "Q4_1",
     "Q4_K",
@@ -45,8 +44,7 @@ TYPES = {
     "q5_k": Q5_K,
     "q6_k": Q6_K,
 }
-"""The name of the packed kind -> GGUF's number."""
-FLOAT_TYPES = frozenset({F32, F16, BF16})
+"""The name of a type -> GGUF's number."""
 _BITS = {Q4_0: 4, Q4_1: 4, Q5_0: 5, Q5_1: 5, Q4_K: 4, Q5_K: 5}
 _BLOCK_BYTES = {Q4_0: 18, Q4_1: 20, Q5_0: 22, Q5_1: 24, Q8_0: 34, Q4_K: 144, Q5_K: 176, Q6_K: 210}
 

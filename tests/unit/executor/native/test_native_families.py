@@ -69,11 +69,11 @@ def test_chunks_batches_and_threads_change_no_bit(isa: str, tmp_path: Path, fami
     sequences = [rng.integers(0, 250, n).tolist() for n in (61, 5, 33, 1)]
     tables = block_tables(4, 5)
     alone = []
-    model = loaded(path, ThreadPool(1, isa))
+    model = loaded(path, ThreadPool(1, isa), activations="int8")
     for slot, ids in enumerate(sequences):
         program = model.program(model.kv_cache(20), 64)
         alone.append(np.concatenate([run(program, tables, [Row([t], i, slot)])[0] for i, t in enumerate(ids)]))
-    model = loaded(path, ThreadPool(3, isa))
+    model = loaded(path, ThreadPool(3, isa), activations="int8")
     for trial in range(3):
         chunks = np.random.default_rng(trial)
         program = model.program(model.kv_cache(20), 64)
@@ -110,6 +110,13 @@ def test_many_experts_and_many_tokens_of_one(isa: str, tmp_path: Path, experts: 
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     assert error(found[0], forward.logits(open_model(path), ids)) < 1e-4
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_weights_of_16_bits_meet_bfloat16(pool: ThreadPool, tmp_path: Path, family: str) -> None:
+    ids, want = tiny.references(family)[-1]
+    model = loaded(tiny.gguf(tmp_path, family, kind=tiny.F16), pool, activations="int8")
+    assert error(logits(model, ids, dtype="bfloat16"), want) < 0.05
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -9,7 +9,7 @@ from sixfold import _native
 from sixfold.executor.native import kernels, reference
 from sixfold.executor.native.kernels import Matrix, ThreadPool
 from sixfold.executor.native.reference import ReferenceMatrix
-from sixfold.executor.native.reference_types import F16, F32, Q4_1, Q8_0, TYPES, quantize_weights
+from sixfold.executor.native.reference_types import BF16, F16, F32, Q4_1, Q8_0, TYPES, dequantize, quantize_weights
 
 rng = np.random.default_rng(3)
 
@@ -31,7 +31,7 @@ def test_packing_keeps_every_value(pool: ThreadPool, name: str) -> None:
         random_tensor(TYPES[name], 21, width(name)),
     ]
     packed = kernels.pack_matrix(pool, tensors)
-    assert (packed.n, packed.k, packed.kind) == (85, width(name), name)
+    assert (packed.n, packed.k, packed.kind) == (85, width(name), "bf16" if name == "f16" else name)
     np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
 
 
@@ -53,15 +53,18 @@ def test_rows_are_looked_up_in_place(pool: ThreadPool, name: str) -> None:
     positions, flags = np.arange(3, dtype=np.int32), np.zeros(0, np.uint8)
     row = np.zeros(1, np.int32)
     program.run(ids, positions, np.zeros(3, np.int32), row, row[None], none, flags, none.copy(), flags.copy())
-    np.testing.assert_array_equal(program.residual(3), ReferenceMatrix.of([tensor]).w[ids] / 2)
+    np.testing.assert_array_equal(program.residual(3), dequantize(tensor)[ids] / 2)
 
 
-def test_float32_activations_float_neighbours_and_mixed_tiles_store_float32(pool: ThreadPool) -> None:
+def test_float32_activations_other_neighbours_and_mixed_tiles_store_float32(pool: ThreadPool) -> None:
     tensors = [random_tensor(Q4_1, 32, 64), random_tensor(Q8_0, 32, 64)]
     for packed in (
         kernels.pack_matrix(pool, tensors, activations="float32"),
         kernels.pack_matrix(pool, tensors, interleave=True),
         kernels.pack_matrix(pool, [*tensors, random_tensor(F32, 16, 64)]),
+        kernels.pack_matrix(pool, [tensors[0], random_tensor(BF16, 16, 64)]),
+        kernels.pack_matrix(pool, [random_tensor(F16, 32, 64), random_tensor(F32, 16, 64)]),
+        kernels.pack_matrix(pool, [random_tensor(F16, 32, 64)], activations="float32"),
     ):
         assert packed.kind == "f32"
     np.testing.assert_array_equal(
@@ -74,6 +77,8 @@ def test_types_may_differ_one_below_the_other(pool: ThreadPool) -> None:
     packed = kernels.pack_matrix(pool, tensors)
     assert packed.kind == "q4_1+q8_0+q4_1"
     np.testing.assert_array_equal(packed.unpack(), ReferenceMatrix.of(tensors).w)
+    halves = [random_tensor(t, 32, 96) for t in (F16, BF16)]
+    assert kernels.pack_matrix(pool, halves).kind == "bf16"
     x = rng.standard_normal((9, 96)).astype(np.float32)
     want = ReferenceMatrix.of(tensors)(x)
     assert np.abs(_native.matmul(pool, packed, x) - want).max() < 2e-5 * np.abs(want).max()
@@ -82,13 +87,16 @@ def test_types_may_differ_one_below_the_other(pool: ThreadPool) -> None:
 def test_every_half_is_converted(pool: ThreadPool) -> None:
     halves = np.arange(1 << 16, dtype=np.uint16)
     tensor = Matrix(F16, halves.view(np.uint8), 1024, 64)
-    packed = kernels.pack_matrix(pool, [tensor]).unpack()
-    np.testing.assert_array_equal(packed.ravel(), halves.view(np.float16).astype(np.float32))
-    finite = np.isfinite(packed)
+    values = halves.view(np.float16).astype(np.float32).reshape(1024, 64)
+    exact = kernels.pack_matrix(pool, [tensor], activations="float32").unpack()
+    np.testing.assert_array_equal(exact, values)
+    rounded = kernels.pack_matrix(pool, [tensor]).unpack()
+    np.testing.assert_array_equal(rounded, reference.to_bfloat16(values))
     unit = np.eye(64, dtype=np.float32)
-    small = np.where(finite, halves.view(np.float16).reshape(1024, 64), 0).astype(np.float16)
-    product = _native.matmul(pool, kernels.pack_matrix(pool, [quantize_weights(F16, small.astype(np.float32))]), unit)
-    np.testing.assert_array_equal(product.T, small.astype(np.float32))
+    small = np.where(np.isfinite(values), values, 0)
+    for activations, want in (("float32", small), ("int8", reference.to_bfloat16(small))):
+        packed = kernels.pack_matrix(pool, [quantize_weights(F16, small)], activations=activations)
+        np.testing.assert_array_equal(_native.matmul(pool, packed, unit).T, want)
 
 
 @pytest.mark.parametrize(

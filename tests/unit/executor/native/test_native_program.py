@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from tests.unit.executor.native.tiny_llama import Row, TinyLlama, block_tables, run
 
-from sixfold.executor.native.kernels import Program, ThreadPool
+from sixfold.executor.native import kernels
+from sixfold.executor.native.kernels import Matrix, Program, ThreadPool
 from sixfold.executor.native.reference_types import F16, F32, Q4_1, Q8_0
+from sixfold.sampler.kernels import find_native
 
 rng = np.random.default_rng(5)
 
@@ -127,6 +129,29 @@ def test_a_row_with_nan_is_reported_and_harms_no_other(pool: ThreadPool) -> None
     assert nan.all()
     assert np.isfinite(logits[3, :69]).all()
     assert np.isnan(logits[4:, :69]).all()
+
+
+def test_greedy_rows_and_the_sampler_refuse_the_same_rows(pool: ThreadPool) -> None:
+    """Logits of 1, and of both infinities: float32 overflows on the way."""
+    hidden, vocab = 32, 70
+    for low, high in ((0, 0), (5, 0), (0, 1), (vocab, 0), (3, 2)):
+        weights = np.full((vocab, hidden), 1 / hidden, np.float32)
+        weights[:low] = -3e38
+        weights[vocab - high :] = 3e38
+        matrix = Matrix(F32, weights.view(np.uint8).ravel(), vocab, hidden)
+        ones = Matrix(F32, np.ones(hidden, np.float32).view(np.uint8), 1, hidden)
+        program = kernels.Program(pool, kernels.KVCache(1, 1, 32, 2, False), 8, hidden)
+        program.embed(kernels.pack_embedding(ones))
+        program.final_norm_head(np.ones(hidden, np.float32), kernels.pack_matrix(pool, [matrix]), 1e-6)
+        program.finalize()
+        logits, _, _ = run(program, block_tables(1, 1), [Row([0], 0, 0)])
+        _, ids, unusable = run(program, block_tables(1, 1), [Row([0], 0, 0)], greedy=True)
+        native = find_native(pool)
+        assert native is not None
+        assert (np.isneginf(logits).sum(), np.isposinf(logits).sum()) == (low, high)
+        assert unusable[0] == 1 - native.usable_rows(logits)[0] == (high > 0 or low == vocab)
+        if not unusable[0]:
+            assert ids[0] == low
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

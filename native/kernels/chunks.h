@@ -1,0 +1,62 @@
+// What a thread does with one chunk of a phase of a program. In the functions that phases name, `arg` is the program
+// and `o` the operation.
+#pragma once
+
+#include "program.h"
+
+namespace sixfold {
+
+// Rows of a product chunk: bounds its output scratch, and lets many rows be shared out finely.
+constexpr int kChunkRows = 64;
+// Rows per chunk of the embedding lookup.
+constexpr int kEmbedRows = 16;
+// Attention items per thread below which they are split.
+constexpr int kItemsPerThread = 4;
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// The part of a product that one chunk does.
+struct ProductPart {
+  int tile, n_tiles, row, n_rows;
+};
+
+ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows);
+
+// Chunks of a few microseconds of memory traffic, a multiple of `unit` tiles: of the sizes in question the one with
+// which all threads end together best. `row_chunks` bounds how many there may be.
+int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks, int threads);
+
+struct Chunks {
+  // Phases, in the order in which programs have them.
+  static void embed(void* arg, const void* o, int chunk, int thread);
+  static void inputs(void* arg, const void* o, int chunk, int thread);
+  static void qkv(void* arg, const void* o, int chunk, int thread);
+  static void qkv_finish(void* arg, const void* o, int chunk, int thread);
+  static void attention(void* arg, const void* o, int chunk, int thread);
+  static void residual(void* arg, const void* o, int chunk, int thread);
+  static void post_norm(void* arg, const void* o, int chunk, int thread);
+  static void gate_up(void* arg, const void* o, int chunk, int thread);
+  // Of experts.
+  static void choose(void* arg, const void* o, int chunk, int thread);
+  static void gather(void* arg, const void* o, int chunk, int thread);
+  static void expert_gate_up(void* arg, const void* o, int chunk, int thread);
+  static void expert_down(void* arg, const void* o, int chunk, int thread);
+  static void add_experts(void* arg, const void* o, int chunk, int thread);
+
+  static void head(void* arg, const void* o, int chunk, int thread);
+
+ private:
+  using Part = ProductPart;
+
+  static Program& program(void* arg) { return *static_cast<Program*>(arg); }
+  static const Program::Op& operation(const void* o) { return *static_cast<const Program::Op*>(o); }
+  static Part part_of(const Program::Op& op, int chunk, int rows) {
+    return sixfold::part_of(*op.w, op.tiles_per_chunk, chunk, rows);
+  }
+  static float* product(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act);
+  static void product_into(Program& self, const Program::Op& op, const Part& p, const uint8_t* act, float* rows);
+  static void make_group(Program& self, const Program::Op& op, int begin, int n, uint8_t* group);
+  static const uint8_t* input_of(Program& self, const Program::Op& op, int rows, int thread);
+};
+
+}  // namespace sixfold
