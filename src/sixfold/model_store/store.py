@@ -58,7 +58,7 @@ def list_models() -> list[ModelEntry]:
         ModelEntry(model.name, model.description, model.licence, model.n_bytes, _is_here(model), _path(model))
         for model in KNOWN.values()
     ]
-    return known + [ModelEntry(entry.repo, "", "", entry.n_bytes, True, None) for entry in hub.list_cached()]
+    return known + [ModelEntry(entry.repo, "", "", entry.n_bytes, entry.complete, None) for entry in hub.list_cached()]
 
 
 def can_pull(name: str) -> bool:

@@ -27,6 +27,12 @@ class HubServer(ThreadingHTTPServer):
         self.cut_after: dict[str, int] = {}
         """File -> bytes after which the next transfer of it breaks off, once."""
         self.damaged: set[str] = set()
+        self.status: dict[str, int] = {}
+        """"API" or a file -> what requests for it are answered with."""
+        self.held: dict[str, threading.Event] = {}
+        """File -> set once its first half has been sent; the rest never comes."""
+        self.requests: list[str] = []
+        """Paths that were asked for."""
         self.ranges: list[str] = []
         """`Range` headers of transfers."""
         self.fetched: list[str] = []
@@ -55,9 +61,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         path = urlsplit(self.path).path
+        self.server.requests.append(path)
         if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
             return self._fault(401, "RepoNotFound")
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
+            if "API" in self.server.status:
+                return self._fault(self.server.status["API"], "")
             return self._describe(match[1], match[2] or "revision", match[3] or "main")
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._transfer(match[1], match[2], match[3], with_body=with_body)
@@ -101,6 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.server.repos[repo].get(name)
         if raw is None:
             return self._fault(404, "EntryNotFound")
+        if name in self.server.status:
+            return self._fault(self.server.status[name], "")
         start = 0
         if with_body:
             self.server.fetched.append(name)
@@ -118,6 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not with_body:
             return
         body = bytes(len(raw)) if name in self.server.damaged else raw
+        if name in self.server.held:
+            self.wfile.write(body[: len(body) // 2])
+            self.server.held[name].set()
+            self.rfile.read()  # until the client goes away
+            return
         end = self.server.cut_after.pop(name, len(raw))
         self.wfile.write(body[start:end])
         if end < len(raw):

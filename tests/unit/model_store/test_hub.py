@@ -4,9 +4,14 @@ since the library reads its settings when it is imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,8 +46,21 @@ REPOS = {
         "sub/m.Q8_0-00002-of-00002.gguf": b"2",
         "mmproj-m.gguf": b"p",
     },
+    "org/sharded": {
+        "config.json": b"{}",
+        "model-00001-of-00002.safetensors": WEIGHTS,
+        "model-00002-of-00002.safetensors": LARGE,
+        "model.safetensors.index.json": b"[]",
+        "tokenizer.json": b"{ }",
+    },
+    "org/hostile": {"../../../out.gguf": b"x", "a/../../../../out.gguf": b"x", "/out.gguf": b"x", "m.gguf": b"x"},
     "org/nothing": {"README.md": b"read", "pytorch_model.bin": b"pickle"},
 }
+
+NO_NAMES = [
+    "name", "a/b/c", "/etc/passwd", "../x", "a/..", "org/", "org/m.gguf", "o/n@../../x", "o/n:../x",
+    "o/n--m", "o/n.git", "-o/n", "o/n@", "o/n:", "o/n m", "o/ñ", f"o/{'n' * 97}",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -71,6 +89,12 @@ class Command:
         done = self.run(*arguments, **env)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "sixfold", *arguments]
+        return subprocess.Popen(
+            command, env=self.env, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def fails(self, *arguments: str, **env: str) -> str:
         done = self.run(*arguments, **env)
@@ -146,6 +170,90 @@ def test_no_network(command: Command) -> None:
     assert "cannot be reached" in command.fails("pull", "org/folder", HF_ENDPOINT="http://127.0.0.1:9")
 
 
+def test_what_is_here_needs_no_network_when_there_is_none(command: Command, hub: HubServer) -> None:
+    path = command.succeeds("pull", "org/quants:q4_k_m")
+    n_requests = len(hub.requests)
+    assert command.succeeds("pull", "org/quants:q4_k_m", HF_HUB_OFFLINE="1") == path
+    assert "not a GGUF file" in command.fails("show", "org/quants:q4_k_m")
+    assert len(hub.requests) == n_requests
+
+
+@pytest.mark.parametrize("name", ["org/large", "org/sharded"])
+def test_an_interrupt_ends_at_once_and_leaves_nothing_half(name: str, command: Command, hub: HubServer) -> None:
+    file = max(REPOS[name], key=lambda file: len(REPOS[name][file]))
+    arrived = hub.held[file] = threading.Event()
+    process = command.starts("pull", name)
+    assert arrived.wait(60)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not list(command.folder.rglob("*.incomplete"))
+    assert f"sixfold pull {name}" in command.fails("show", name)
+    listed = [line for line in command.succeeds("list").splitlines() if line.startswith(name)]
+    assert not any("here" in line for line in listed)
+    del hub.held[file]
+    command.succeeds("pull", name)
+    assert sorted(hub.fetched) == sorted([*REPOS[name], file]), "whole files stayed"
+
+
+def test_what_a_broken_fetch_left_can_be_removed(command: Command) -> None:
+    repo = command.folder / "hf" / "hub" / "models--org--broken"
+    (repo / "blobs").mkdir(parents=True)
+    (repo / "blobs" / "x.incomplete").write_bytes(WEIGHTS)
+    assert "org/broken" not in command.succeeds("list")
+    assert command.succeeds("rm", "org/broken") == "removed org/broken"
+    assert not repo.exists()
+    assert "nothing to remove" in command.fails("rm", "org/broken")
+
+
+def test_a_cache_that_is_no_folder(command: Command) -> None:
+    cache = {"HF_HUB_CACHE": str(command.folder / "file")}
+    Path(cache["HF_HUB_CACHE"]).write_text("in the way")
+    assert "smollm2" in command.succeeds("list", **cache)
+    assert "nothing to remove" in command.fails("rm", "org/folder", **cache)
+    assert "org/large could not be fetched: Not a directory (" in command.fails("pull", "org/large", **cache)
+
+
+def test_several_at_once_fetch_once(command: Command, hub: HubServer) -> None:
+    processes = [command.starts("pull", "org/large") for _ in range(3)]
+    paths = {process.communicate(timeout=60)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(paths) == 1 and Path(*paths).read_bytes() == LARGE
+    assert hub.fetched == ["m.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "set HF_TOKEN"),
+        (403, "the token may not read it"),
+        (404, "a file is missing"),
+        (429, "too many requests; try again later"),
+        (503, "try again later"),
+    ],
+)
+def test_refusals_say_what_they_mean(status: int, said: str, command: Command, hub: HubServer) -> None:
+    hub.status["API"] = status
+    assert f"answers {status} for org/large: " in (fault := command.fails("pull", "org/large")) and said in fault
+    if status < 429:  # others are tried again for a while
+        hub.status = {"m.gguf": status}
+        assert command.fails("pull", "org/large") == fault
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://", "ftp://x", "http://127.0.0.1:99999", "http://[::1"])
+def test_an_endpoint_that_is_no_address(endpoint: str, command: Command) -> None:
+    assert "HF_ENDPOINT is " in command.fails("pull", "org/large", HF_ENDPOINT=endpoint)
+
+
+def test_a_token_that_no_header_can_carry(command: Command) -> None:
+    assert "HF_TOKEN" in command.fails("pull", "org/large", HF_TOKEN="schlüssel")
+
+
+def test_names_that_lead_out_of_the_cache_are_passed_over(command: Command, hub: HubServer) -> None:
+    assert Path(command.succeeds("pull", "org/hostile")).name == "m.gguf"
+    assert hub.fetched == ["m.gguf"]
+
+
 def test_a_progress_bar_is_shown_when_asked_for(command: Command) -> None:
     show = "from sixfold import model_store; model_store.pull('org/folder', progress=%s)"
     for progress in (True, False):
@@ -154,6 +262,26 @@ def test_a_progress_bar_is_shown_when_asked_for(command: Command) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert ("%|" in done.stderr) is progress, done.stderr
+        command.succeeds("rm", "org/folder")
+
+
+def test_a_terminal_sees_a_progress_bar_and_a_file_one_line(command: Command) -> None:
+    assert command.run("pull", "org/large").stderr == "fetching org/large from the Hugging Face hub ...\n"
+    command.succeeds("rm", "org/large")
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sixfold", "pull", "org/large"],
+        env=command.env, cwd=command.folder, stdout=subprocess.DEVNULL, stderr=follower,
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # the last writer is gone
+        while piece := os.read(leader, 4096):
+            shown += piece
+    os.close(leader)
+    assert process.wait(timeout=60) == 0
+    assert b"m.gguf: 100%|" in shown, shown
 
 
 @pytest.mark.parametrize(
@@ -163,10 +291,7 @@ def test_a_progress_bar_is_shown_when_asked_for(command: Command) -> None:
         ("org/name@v1.0", HubName("org/name", "v1.0")),
         ("org/name:Q4_K_M", HubName("org/name", None, "Q4_K_M")),
         ("org/name@main:Q4", HubName("org/name", "main", "Q4")),
-        *(
-            (name, None)
-            for name in ("name", "a/b/c", "/etc/passwd", "../x", "a/..", "org/", "org/m.gguf", "o/n@../../x")
-        ),
+        *((name, None) for name in NO_NAMES),
     ],
 )
 def test_names(name: str, parsed: HubName | None) -> None:
