@@ -111,9 +111,9 @@ class Loader:
     def embedding_and_head(self) -> tuple[kernels.Embedding, PackedMatrix]:
         c = self.config
         table = self.file.matrix("token_embd.weight", c.vocab, c.hidden)
-        head = table if c.tied else self.file.matrix("output.weight", c.vocab, c.hidden)
+        head = self._pack([table if c.tied else self.file.matrix("output.weight", c.vocab, c.hidden)])
         try:
-            return kernels.pack_embedding(table), self._pack([head])
+            return kernels.pack_embedding(table, finite=c.tied), head
         except ValueError as e:
             raise ModelFileError(f"{self.file.name}: {e}") from e
 
@@ -122,7 +122,8 @@ class Loader:
         for known, table in self._ropes:
             if known == scaling:
                 return table
-        frequencies = scaling.inverse_frequencies(self.config.rope_dims, self._n_positions)
+        with self.file.naming_faults():
+            frequencies = scaling.inverse_frequencies(self.config.rope_dims, self._n_positions)
         table = kernels.rope_table(
             self._n_positions, frequencies, self.config.rope_style, factor=scaling.attention_factor
         )
