@@ -55,10 +55,8 @@ std::shared_ptr<Pool> make_pool(int n_threads, const std::string& isa) {
   return pool;
 }
 
-using Source = nb::typed<nb::tuple, int, Array<uint8_t, 1>, int64_t, int64_t>;
-
-PackSource to_source(int type, const Array<uint8_t, 1>& data, int64_t n_rows, int64_t k) {
-  return PackSource{type, data.data(), data.size(), n_rows, k};
+PackSource to_source(const std::string& name, int type, const Array<uint8_t, 1>& data, int64_t n_rows, int64_t k) {
+  return PackSource{type, data.data(), data.size(), n_rows, k, name};
 }
 
 std::string kind_name(WeightKind kind) {
@@ -66,11 +64,12 @@ std::string kind_name(WeightKind kind) {
   return names[kind];
 }
 
-std::shared_ptr<PackedMatrix> pack(Pool& pool,
-                                   const std::vector<std::tuple<int, Array<uint8_t, 1>, int64_t, int64_t>>& sources,
-                                   bool interleave, bool float_activations) {
+using Source = std::tuple<std::string, int, Array<uint8_t, 1>, int64_t, int64_t>;
+
+std::shared_ptr<PackedMatrix> pack(Pool& pool, const std::vector<Source>& sources, bool interleave,
+                                   bool float_activations) {
   std::vector<PackSource> list;
-  for (const auto& [type, data, n_rows, k] : sources) list.push_back(to_source(type, data, n_rows, k));
+  for (const auto& [name, type, data, n_rows, k] : sources) list.push_back(to_source(name, type, data, n_rows, k));
   const nb::gil_scoped_release release;
   return pack_matrix(list, interleave, float_activations, *pool.threads, pool.arena);
 }
@@ -280,10 +279,13 @@ NB_MODULE(_native, m) {
       .def("unpack", &unpack);
 
   nb::class_<Embedding>(m, "Embedding")
-      .def(nb::new_([](int type, Array<uint8_t, 1> data, int64_t n_rows, int64_t k) {
-             return std::make_shared<Embedding>(make_embedding(to_source(type, data, n_rows, k)));
-           }),
-           nb::arg("ggml_type"), nb::arg("data").noconvert(), nb::arg("n_rows"), nb::arg("k"), nb::keep_alive<0, 3>())
+      .def(nb::new_(
+               [](const std::string& name, int type, Array<uint8_t, 1> data, int64_t n_rows, int64_t k, bool finite) {
+                 const nb::gil_scoped_release release;
+                 return std::make_shared<Embedding>(make_embedding(to_source(name, type, data, n_rows, k), finite));
+               }),
+           nb::arg("name"), nb::arg("ggml_type"), nb::arg("data").noconvert(), nb::arg("n_rows"), nb::arg("k"),
+           nb::arg("finite"), nb::keep_alive<0, 4>())
       .def_prop_ro("n_rows", [](const Embedding& e) { return e.n_rows; })
       .def_prop_ro("k", [](const Embedding& e) { return e.k; });
 

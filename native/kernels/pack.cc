@@ -1,7 +1,10 @@
 #include "pack.h"
 
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
+
+#include "finite.h"
 
 namespace sixfold {
 namespace {
@@ -118,6 +121,7 @@ struct PackJob {
   WeightKind kind;
   int32_t n_tiles, k;
   uint8_t* tiles;
+  std::atomic<bool> finite;
 };
 
 // The 16 rows of a tile; null where the matrix is padded.
@@ -221,13 +225,15 @@ void pack_f32(const uint8_t* const rows[kLanes], int type, int block, uint8_t* o
 constexpr int kTilesPerChunk = 4;
 
 void pack_chunk(void* arg, const void*, int chunk, int) {
-  const PackJob& job = *static_cast<const PackJob*>(arg);
+  PackJob& job = *static_cast<PackJob*>(arg);
   const int blocks = job.k / tile_k(job.kind);
   const size_t size = tile_bytes(job.kind);
   for (int tile = chunk * kTilesPerChunk; tile < (chunk + 1) * kTilesPerChunk && tile < job.n_tiles; tile++) {
     const uint8_t* rows[kLanes];
     int type;
     tile_rows(job, tile, rows, &type);
+    for (const uint8_t* row : rows)  // they are read again at once, from the cache
+      if (row && first_not_finite(type, row, job.k) >= 0) job.finite.store(false, std::memory_order_relaxed);
     for (int b = 0; b < blocks; b++) {
       uint8_t* out = job.tiles + (static_cast<size_t>(tile) * blocks + b) * size;
       if (job.kind == kWeightF32)
@@ -270,18 +276,21 @@ WeightKind kind_of(int ggml_type) {
   }
 }
 
+[[noreturn]] void refuse(const PackSource& s, const std::string& fault) {
+  throw std::invalid_argument((s.name.empty() ? "" : "tensor '" + s.name + "': ") + fault);
+}
+
 void check(const PackSource& s) {
   const size_t stride = row_bytes(s.ggml_type, s.k);
-  if (block_size(s.ggml_type).bytes == 0)
-    throw std::invalid_argument("tensor type " + std::to_string(s.ggml_type) + " has no kernel");
+  if (block_size(s.ggml_type).bytes == 0) refuse(s, "tensor type " + std::to_string(s.ggml_type) + " has no kernel");
   if (s.k <= 0 || s.k % kQuantBlock != 0 || s.k > (1 << 24))
-    throw std::invalid_argument("a matrix needs a multiple of 32 inputs, not " + std::to_string(s.k));
+    refuse(s, "a matrix needs a multiple of 32 inputs, not " + std::to_string(s.k));
   if (s.k % block_size(s.ggml_type).values != 0)
-    throw std::invalid_argument(std::to_string(s.k) + " inputs are not whole blocks of the tensor's type");
-  if (s.n_rows <= 0 || s.n_rows > (1 << 28)) throw std::invalid_argument("a matrix needs at least one row");
+    refuse(s, std::to_string(s.k) + " inputs are not whole blocks of the tensor's type");
+  if (s.n_rows <= 0 || s.n_rows > (1 << 28)) refuse(s, "a matrix needs at least one row");
   if (s.bytes != static_cast<size_t>(s.n_rows) * stride)
-    throw std::invalid_argument("a tensor of " + std::to_string(s.n_rows) + " x " + std::to_string(s.k) + " has " +
-                                std::to_string(s.n_rows * stride) + " bytes, not " + std::to_string(s.bytes));
+    refuse(s, "a tensor of " + std::to_string(s.n_rows) + " x " + std::to_string(s.k) + " has " +
+                  std::to_string(s.n_rows * stride) + " bytes, not " + std::to_string(s.bytes));
 }
 
 }  // namespace
@@ -353,6 +362,15 @@ void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, f
   }
 }
 
+void check_finite(const PackSource& s) {
+  const size_t stride = row_bytes(s.ggml_type, s.k);
+  for (int64_t row = 0; row < s.n_rows; row++) {
+    const int64_t at = first_not_finite(s.ggml_type, s.data + row * stride, s.k);
+    if (at >= 0)
+      refuse(s, "a number is not finite (row " + std::to_string(row) + ", the block at " + std::to_string(at) + ")");
+  }
+}
+
 MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, WeightKind kind, ThreadPool& pool,
                      Arena& arena, size_t* bytes) {
   int64_t n = 0;
@@ -363,12 +381,15 @@ MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, 
               kind,
               static_cast<int32_t>((n + kLanes - 1) / kLanes),
               static_cast<int32_t>(sources[0].k),
-              nullptr};
+              nullptr,
+              {true}};
   const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
   if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
   const size_t size = static_cast<size_t>(job.n_tiles) * (job.k / tile_k(kind)) * tile_bytes(kind);
   job.tiles = arena.allocate(size);
   pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
+  if (!job.finite)
+    for (int i = 0; i < n_sources; i++) check_finite(sources[i]);
   *bytes += size;
   return MatrixView{kind, job.n_tiles * kLanes, static_cast<int32_t>(n), job.k, job.tiles};
 }
@@ -488,8 +509,9 @@ void unpack_matrix(const PackedMatrix& matrix, float* out) {
   }
 }
 
-Embedding make_embedding(const PackSource& source) {
+Embedding make_embedding(const PackSource& source, bool finite) {
   check(source);
+  if (!finite) check_finite(source);
   return Embedding{source.ggml_type, source.data, source.n_rows, source.k};
 }
 

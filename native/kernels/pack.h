@@ -21,7 +21,11 @@ struct PackSource {
   const uint8_t* data;
   size_t bytes;
   int64_t n_rows, k;
+  std::string name = {};  // for messages
 };
+
+// Throws std::invalid_argument if a scale, a minimum or a value is NaN or infinite. `pack_matrix` does so on its way.
+void check_finite(const PackSource& source);
 
 struct PackedMatrix {
   std::vector<MatrixView> parts;  // one below the other: neighbours differ in type
@@ -52,7 +56,8 @@ struct Embedding {
   void row(int64_t index, float* out) const;
 };
 
-Embedding make_embedding(const PackSource& source);  // throws std::invalid_argument
+// `finite`: that is known already. Throws std::invalid_argument.
+Embedding make_embedding(const PackSource& source, bool finite = false);
 
 // [begin, end) of one row of a tensor as float32; both multiples of 32.
 void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, float* out);

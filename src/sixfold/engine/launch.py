@@ -110,7 +110,8 @@ def resolve(config: Config) -> Config:
         from sixfold.model_file import open_model
 
         file = open_model(path, quantize=config.model.quantization)
-        check_supported(file.config)
+        with file.naming_faults():
+            check_supported(file.config)
         context = file.config.context
         blocks = _fitting_blocks(
             config,

@@ -12,6 +12,7 @@ from sixfold.model_file.gguf_model import GGUFModel
 from sixfold.model_file.model_config import ModelConfig, RopeScaling
 from sixfold.model_file.model_file import Matrix, ModelFile
 from sixfold.model_file.opening import open_model
+from sixfold.model_file.regular_file import read_whole
 from sixfold.model_file.tensor_types import SUPPORTED_TYPES, TENSOR_TYPES, TensorType
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "TensorInfo",
     "TensorType",
     "open_model",
+    "read_whole",
 ]

@@ -13,6 +13,7 @@ from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, FolderKind, of_model_type
 from sixfold.model_file.gguf_model import all_but_every_nth
 from sixfold.model_file.model_config import ModelConfig, RopeScaling
+from sixfold.model_file.regular_file import naming_faults, read_whole
 from sixfold.model_file.rope import llama3_factors, longrope_attention_factor, yarn_attention_factor
 
 __all__ = ["ConfigJson", "folder_config"]
@@ -72,12 +73,9 @@ class ConfigJson:
         Raises:
             ModelFileError: it cannot be read or is not a JSON object.
         """
+        raw = read_whole(path, bytes_max=_BYTES_MAX)
         try:
-            if path.stat().st_size > _BYTES_MAX:
-                raise ModelFileError(f"{path.name}: longer than {_BYTES_MAX} bytes")
-            return cls(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
-        except OSError as error:
-            raise ModelFileError(f"{path.name}: cannot be opened ({error.strerror})") from error
+            return cls(msgspec.json.decode(raw, type=dict[str, Any]))
         except (ValueError, RecursionError) as error:
             raise ModelFileError(f"{path.name}: {error}") from error
 
@@ -168,15 +166,13 @@ def folder_config(
         ModelFileError: another family; an entry is missing, absurd, or asks for something that is not supported.
     """
     outer = ConfigJson.read(path)
-    try:
+    with naming_faults(path):
         entry = architecture_of(outer)
         kind = entry.folders[outer.text("model_type")]
         inner = outer.section("text_config") if outer.has("text_config") else outer
         outer.refuse(_NOT_SUPPORTED)
         inner.refuse(_NOT_SUPPORTED)
         return entry, _config(inner.with_defaults(kind.defaults), entry, kind, has_tensor, vocab())
-    except ModelFileError as error:
-        raise ModelFileError(f"{path.name}: {error.message}") from error
 
 
 def architecture_of(config: ConfigJson) -> Architecture:

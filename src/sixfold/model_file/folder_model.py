@@ -14,6 +14,7 @@ from sixfold.model_file.architectures import Architecture, tensor_name
 from sixfold.model_file.config_json import ConfigJson, architecture_of, folder_config
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.model_file import ModelFile, Stored, interleaved, shifted
+from sixfold.model_file.regular_file import naming_faults, read_whole
 from sixfold.model_file.safetensors import SafetensorsFile, shard_names
 from sixfold.model_file.tensor_types import BF16, F16, F32
 
@@ -35,13 +36,11 @@ class FolderModel(ModelFile):
         Raises:
             ModelFileError: a file is missing or broken; a family or an element type is not supported.
         """
-        try:
+        with naming_faults(folder):
             entry = architecture_of(ConfigJson.read(folder / _CONFIG))
             tensors = _collect(entry, _open_weights(folder))
             config = _read_config(folder, tensors)
             super().__init__(folder, config, _converted(entry, tensors, config), quantize)
-        except ModelFileError as error:
-            raise ModelFileError(f"{folder.name}: {error.message}") from error
 
 
 def _open_weights(folder: Path) -> list[SafetensorsFile]:
@@ -117,12 +116,9 @@ def _n_tokens(folder: Path) -> int:
     path = folder / _TOKENIZER
     if not path.exists():
         return 0
+    raw = read_whole(path, bytes_max=_TOKENIZER_BYTES_MAX)
     try:
-        if path.stat().st_size > _TOKENIZER_BYTES_MAX:
-            raise ModelFileError(f"{path.name}: longer than {_TOKENIZER_BYTES_MAX} bytes")
-        tokenizer = msgspec.json.decode(path.read_bytes(), type=_TokenizerJson)
-    except OSError as error:
-        raise ModelFileError(f"{path.name}: cannot be opened ({error.strerror})") from error
+        tokenizer = msgspec.json.decode(raw, type=_TokenizerJson)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path.name}: {error}") from error
     vocab = tokenizer.model.vocab

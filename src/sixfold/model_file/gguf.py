@@ -23,7 +23,6 @@ import math
 import mmap
 import os
 import re
-import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
+from sixfold.model_file.regular_file import map_whole, naming_faults
 from sixfold.model_file.tensor_types import SUPPORTED_TYPES, TENSOR_TYPES, TensorType
 
 __all__ = ["GGUFFile", "MetadataValue", "StringArray", "TensorInfo"]
@@ -167,25 +167,14 @@ class GGUFFile:
                 a part is missing or belongs to another file.
         """
         file = cls._open_one(Path(path))
-        with _naming(file.path):
+        with file.naming_faults():
             file._open_parts()
         return file
 
     @classmethod
     def _open_one(cls, path: Path) -> GGUFFile:
-        try:
-            # Checked before it is opened: opening a named pipe would wait for a writer.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise ModelFileError(f"{path.name}: not a regular file")
-            with path.open("rb") as file:
-                n_bytes = os.fstat(file.fileno()).st_size
-                if n_bytes < _HEADER.size:
-                    raise ModelFileError(f"{path.name}: too short for a GGUF file ({n_bytes} bytes)")
-                buffer = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ModelFileError(f"{path.name}: cannot be opened ({reason})") from error
-        with _naming(path):
+        buffer = map_whole(path, bytes_min=_HEADER.size, kind="GGUF")
+        with naming_faults(path):
             return cls(path, buffer)
 
     def _open_parts(self) -> None:
@@ -212,7 +201,7 @@ class GGUFFile:
 
     def naming_faults(self) -> contextlib.AbstractContextManager[None]:
         """Within it, a ModelFileError that does not name this file yet gets its name in front."""
-        return _naming(self.path)
+        return naming_faults(self.path)
 
     def _fault(self, message: str) -> ModelFileError:
         return ModelFileError(f"{self.path.name}: {message}")
@@ -324,17 +313,6 @@ class GGUFFile:
             raise self._fault(f"tensor {name} has type {info.type_name}, which is not supported (only {known} are)")
         buffer = self._owners.get(name, self)._buffer
         return np.frombuffer(buffer, np.uint8, count=info.n_bytes, offset=info.offset)
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ModelFileError as error:
-        prefix = f"{path.name}: "
-        if error.message.startswith(prefix):
-            raise
-        raise ModelFileError(prefix + error.message) from error
 
 
 class _Cursor:

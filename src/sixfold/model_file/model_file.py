@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from sixfold.errors import ModelFileError
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.quantize import FLOAT_TYPES, QUANTIZED_TYPES, quantize, to_float32
+from sixfold.model_file.regular_file import naming_faults
 from sixfold.model_file.tensor_types import F32, Q8_0, TENSOR_TYPES
 
 __all__ = ["Matrix", "ModelFile", "Stored", "row_bytes"]
@@ -42,6 +44,8 @@ class Matrix:
     """[bytes], read-only; it keeps the map of the file alive."""
     n_rows: int
     k: int
+    name: str = ""
+    """Of the tensor, as the file spells it, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ class ModelFile(ABC):
     def name(self) -> str:
         """The file's or folder's name, for messages."""
         return self.path.name
+
+    def naming_faults(self) -> AbstractContextManager[None]:
+        """Within it, a ModelFileError that does not name this file or folder yet gets its name in front."""
+        return naming_faults(self.path)
 
     @property
     def bytes_weights(self) -> int:
@@ -193,7 +201,7 @@ class ModelFile(ABC):
                 data = quantize(data, stored.ggml_type, n_rows, k, to)
             except ModelFileError as error:
                 raise self._fault(f"tensor {name!r}: {error.message}") from error
-        return Matrix(to, data, n_rows, k)
+        return Matrix(to, data, n_rows, k, stored.source)
 
     def _fault(self, message: str) -> ModelFileError:
         return ModelFileError(f"{self.name}: {message}")

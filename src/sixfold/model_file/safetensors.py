@@ -17,7 +17,6 @@ import math
 import mmap
 import os
 import re
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
+from sixfold.model_file.regular_file import map_whole, naming_faults, read_whole
 
 __all__ = ["SafetensorsFile", "SafetensorsTensor", "shard_names"]
 
@@ -83,22 +83,9 @@ class SafetensorsFile:
             ModelFileError: it cannot be opened, is truncated or inconsistent; the message begins with its name.
         """
         path = Path(path)
-        try:
-            # Checked before it is opened: opening a named pipe would wait for a writer.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise ModelFileError(f"{path.name}: not a regular file")
-            with path.open("rb") as file:
-                n_bytes = os.fstat(file.fileno()).st_size
-                if n_bytes < _U64.size:
-                    raise ModelFileError(f"{path.name}: too short for a safetensors file ({n_bytes} bytes)")
-                buffer = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ModelFileError(f"{path.name}: cannot be opened ({reason})") from error
-        try:
+        buffer = map_whole(path, bytes_min=_U64.size, kind="safetensors")
+        with naming_faults(path):
             return cls(path, buffer)
-        except ModelFileError as error:
-            raise ModelFileError(f"{path.name}: {error.message}") from error
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes: uint8 [n_bytes], a read-only view of the map, or a copy where they lie at an odd place."""
@@ -263,12 +250,9 @@ def shard_names(index: Path) -> dict[str, str]:
     Raises:
         ModelFileError: it cannot be read or is not such an index.
     """
+    raw = read_whole(index, bytes_max=_INDEX_BYTES_MAX)
     try:
-        if index.stat().st_size > _INDEX_BYTES_MAX:
-            raise ModelFileError(f"{index.name}: longer than {_INDEX_BYTES_MAX} bytes")
-        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except OSError as error:
-        raise ModelFileError(f"{index.name}: cannot be opened ({error.strerror})") from error
+        weight_map = msgspec.json.decode(raw, type=_Index).weight_map
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{index.name}: {error}") from error
     for file in set(weight_map.values()):

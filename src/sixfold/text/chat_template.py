@@ -253,8 +253,8 @@ def folder_template(folder: Path) -> str | None:
     for name in ("chat_template.json", "tokenizer_config.json"):
         value = read_json_object(folder / name).get("chat_template")
         if isinstance(value, list):
-            named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
-            value = named.get("default")
+            default = (one.get("template") for one in value if isinstance(one, dict) and one.get("name") == "default")
+            value = next(default, None)
         if value is None:
             continue
         if not isinstance(value, str):

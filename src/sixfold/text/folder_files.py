@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from sixfold.errors import ModelFileError
+from sixfold.model_file import read_whole
 
 __all__ = ["read_json", "read_json_object", "read_text"]
 
@@ -20,15 +22,12 @@ def read_text(path: Path) -> str | None:
     Raises:
         ModelFileError: it cannot be read, is too long or not UTF-8.
     """
+    if not os.path.lexists(path):
+        return None
     try:
-        if not path.is_file():
-            return None
-        if path.stat().st_size > _BYTES_MAX:
-            raise ModelFileError(f"{path.name}: larger than {_BYTES_MAX >> 20} MB")
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ModelFileError(f"{path.name}: cannot be read ({reason})") from error
+        return read_whole(path, bytes_max=_BYTES_MAX).decode()
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{path.name}: not UTF-8") from error
 
 
 def read_json(path: Path) -> Any:

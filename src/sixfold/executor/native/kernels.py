@@ -67,6 +67,9 @@ __all__ = [
 
 Float32 = npt.NDArray[np.float32]
 
+_ROPE_STEP = 4096
+"""Positions at a time: in float64 all of a long context would take more memory than the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -94,19 +97,23 @@ def pack_matrix(
             with float32 activations; so does `int8` for tensors that would need different activations.
 
     Raises:
-        ValueError: a type without a kernel, shapes that do not fit, a wrong number of bytes.
+        ValueError: a type without a kernel, shapes that do not fit, a wrong number of bytes, a scale or weight that is
+            not finite; where one tensor is at fault, it is named.
     """
-    sources = [(t.ggml_type, t.data, t.n_rows, t.k) for t in tensors]
+    sources = [(t.name, t.ggml_type, t.data, t.n_rows, t.k) for t in tensors]
     return _native.pack_matrix(pool, sources, interleave, activations == "float32")
 
 
-def pack_embedding(tensor: Matrix) -> Embedding:
+def pack_embedding(tensor: Matrix, *, finite: bool = False) -> Embedding:
     """The rows of an embedding table, read in place: the array stays referenced.
+
+    Args:
+        finite: the tensor has been packed as a matrix, too, so its numbers have been looked at.
 
     Raises:
         ValueError: as `pack_matrix`.
     """
-    return Embedding(tensor.ggml_type, tensor.data, tensor.n_rows, tensor.k)
+    return Embedding(tensor.name, tensor.ggml_type, tensor.data, tensor.n_rows, tensor.k, finite)
 
 
 def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: str, *, factor: float = 1.0) -> RopeTable:
@@ -119,9 +126,12 @@ def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: st
 
     Source: RoFormer (arXiv 2104.09864), section 3.4.2.
     """
-    angle = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies
-    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-    return RopeTable(cos.astype(np.float32), sin.astype(np.float32), style)
+    cos, sin = np.empty((2, n_positions, len(frequencies)), np.float32)
+    for begin in range(0, n_positions, _ROPE_STEP):
+        rows = slice(begin, min(begin + _ROPE_STEP, n_positions))
+        angle = np.arange(rows.start, rows.stop, dtype=np.float64)[:, None] * frequencies
+        cos[rows], sin[rows] = np.cos(angle) * factor, np.sin(angle) * factor
+    return RopeTable(cos, sin, style)
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:

@@ -111,9 +111,9 @@ class Loader:
     def embedding_and_head(self) -> tuple[kernels.Embedding, PackedMatrix]:
         c = self.config
         table = self.file.matrix("token_embd.weight", c.vocab, c.hidden)
-        head = table if c.tied else self.file.matrix("output.weight", c.vocab, c.hidden)
+        head = self._pack([table if c.tied else self.file.matrix("output.weight", c.vocab, c.hidden)])
         try:
-            return kernels.pack_embedding(table), self._pack([head])
+            return kernels.pack_embedding(table, finite=c.tied), head
         except ValueError as e:
             raise ModelFileError(f"{self.file.name}: {e}") from e
 
@@ -125,7 +125,8 @@ class Loader:
             if known == scaling:
                 return table
         # Without positions one pair is rotated by nothing, which changes no bit.
-        frequencies = scaling.inverse_frequencies(c.rope_dims, self._n_positions) if scaling else np.zeros(1)
+        with self.file.naming_faults():
+            frequencies = scaling.inverse_frequencies(c.rope_dims, self._n_positions) if scaling else np.zeros(1)
         factor = scaling.attention_factor if scaling else 1.0
         table = kernels.rope_table(self._n_positions, frequencies, c.rope_style, factor=factor)
         self._ropes.append((scaling, table))

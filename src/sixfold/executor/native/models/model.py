@@ -47,7 +47,8 @@ class Model:
             ModelFileError: numbers that the kernels cannot compute with; a tensor is missing, of a type or shape that
                 is not supported, or has no meaning in this family.
         """
-        check_supported(file.config)
+        with file.naming_faults():
+            check_supported(file.config)
         loader = Loader(file, pool, activations, max_positions or file.config.context)
         embedding, head = loader.embedding_and_head()
         layers = [family(loader, i) for i in range(file.config.n_layers)]
