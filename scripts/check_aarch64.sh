@@ -18,5 +18,5 @@ for isa in generic neon; do
 done
 shared=$(ls ./*.cc | grep -v -e isa.cc -e sample.cc)
 $compiler $flags -static -pthread $shared \
-    ../checks/kernel_check.cc "$out"/*.o -o "$out/kernel_check"
-qemu-aarch64 -cpu max "$out/kernel_check"
+    ../checks/*.cc ../text/*.cc "$out"/*.o -o "$out/native_check"
+qemu-aarch64 -cpu max "$out/native_check"

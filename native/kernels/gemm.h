@@ -21,12 +21,25 @@ template <int R, int kBits>
 SF_INLINE void add_products(const uint8_t* p, const ActBlock* a, int row, I* sum) {
   I fifth = zero_i();
   if (kBits == 5) fifth = load_bytes(p + kCodeBytes4);
+#ifdef SF_PAIR_SUMS
+  I pairs[R];  // 16 bits hold the sums of 8 pairs of products of 4 bits, or of 4 of 5 bits
+#endif
   SF_UNROLL for (int g = 0; g < 4; g++) {
     const I both = load_bytes(p + 64 * g);
     I low = low_nibbles(both), high = high_nibbles(both);
     if (kBits == 5) low = with_bit(low, fifth, g), high = with_bit(high, fifth, 4 + g);
+#ifdef SF_PAIR_SUMS
+    const bool first = g == 0 || (kBits == 5 && g == 2), last = g == 3 || (kBits == 5 && g == 1);
+    SF_UNROLL for (int r = 0; r < R; r++) {
+      const I some =
+          add_pairs(products_of_pairs(low, a->codes[g][row + r]), products_of_pairs(high, a->codes[4 + g][row + r]));
+      pairs[r] = first ? some : add_pairs(pairs[r], some);
+      if (last) sum[r] = add_i(sum[r], sums_of_pairs(pairs[r]));
+    }
+#else
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], low, a->codes[g][row + r]);
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = dot4(sum[r], high, a->codes[4 + g][row + r]);
+#endif
   }
 }
 

@@ -97,6 +97,19 @@ SF_INLINE __m256i dot4_centred_half(__m256i acc, __m256i w, __m256i a) {
   const __m256i q = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
   return dot4_half(acc, _mm256_abs_epi8(q), _mm256_sign_epi8(a, q));
 }
+#define SF_PAIR_SUMS
+// Lanes of 16 bits: products of unsigned bytes w with the four signed bytes at a, neighbours added.
+SF_INLINE I products_of_pairs(I w, const int8_t* a) {
+  int32_t quad;
+  __builtin_memcpy(&quad, a, 4);
+  const __m256i v = _mm256_set1_epi32(quad);
+  return {_mm256_maddubs_epi16(w.lo, v), _mm256_maddubs_epi16(w.hi, v)};
+}
+SF_INLINE I add_pairs(I a, I b) { return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)}; }
+SF_INLINE I sums_of_pairs(I x) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(x.lo, ones), _mm256_madd_epi16(x.hi, ones)};
+}
 // As dot4, with w - 128 for w.
 SF_INLINE I dot4_centred(I acc, I w, const int8_t* a) {
   int32_t quad;

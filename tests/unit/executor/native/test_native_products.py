@@ -188,6 +188,30 @@ def test_largest_codes_do_not_overflow(pool: ThreadPool) -> None:
         np.testing.assert_allclose(got, ReferenceMatrix.of([tensor])(x), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "codes", "byte"),
+    [
+        ("q4_0", slice(2, None), 0xFF),
+        ("q4_1", slice(4, None), 0xFF),
+        ("q5_0", slice(2, None), 0xFF),
+        ("q5_1", slice(4, None), 0xFF),
+        ("q8_0", slice(2, None), 0x80),
+        ("q4_k", slice(16, None), 0xFF),
+        ("q5_k", slice(16, None), 0xFF),
+        ("q6_k", slice(0, 192), 0xFF),
+    ],
+)
+def test_the_largest_codes_of_a_type_fit_every_sum(pool: ThreadPool, name: str, codes: slice, byte: int) -> None:
+    tensor = random_tensor(TYPES[name], 16, 512)
+    blocks = np.array(tensor.data).reshape(-1, len(tensor.data) * (256 if name.endswith("_k") else 32) // (16 * 512))
+    blocks[:, codes] = byte
+    tensor = Matrix(tensor.ggml_type, blocks.ravel(), 16, 512)
+    for sign in (1, -1):
+        x = np.full((5, 512), sign, np.float32)
+        got, want = _native.matmul(pool, kernels.pack_matrix(pool, [tensor]), x), ReferenceMatrix.of([tensor])(x)
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+
+
 def test_measured_limits_are_positive(pool: ThreadPool) -> None:
     limits = kernels.measure_limits(pool, 1 << 20)
     assert limits.bytes_read_per_s > 0
