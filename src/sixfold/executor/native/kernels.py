@@ -66,6 +66,8 @@ __all__ = [
 
 Float32 = npt.NDArray[np.float32]
 
+_ROPE_STEP = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -117,9 +119,15 @@ def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: st
 
     Source: RoFormer (arXiv 2104.09864), section 3.4.2.
     """
-    angle = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies
-    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-    return RopeTable(cos.astype(np.float32), sin.astype(np.float32), style)
+    # A position is a multiple of _ROPE_STEP and a rest, and e^i(a + b) = e^ia e^ib: a tenth of the work of a sine each.
+    starts = np.exp(1j * np.arange(0, n_positions, _ROPE_STEP)[:, None] * frequencies) * factor
+    rests = np.exp(1j * np.arange(_ROPE_STEP)[:, None] * frequencies)
+    cos, sin = (np.empty((len(starts), *rests.shape), np.float32) for _ in range(2))
+    for i, start in enumerate(starts):
+        turned = rests * start
+        cos[i], sin[i] = turned.real, turned.imag
+    shape = (-1, len(frequencies))
+    return RopeTable(cos.reshape(shape)[:n_positions], sin.reshape(shape)[:n_positions], style)
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:
