@@ -82,9 +82,12 @@ test-extras: $(STAMPS)/package $(STAMPS)/test-extras
 serve: $(STAMPS)/package
 	@exec $(BIN)/sixfold serve $(MODEL) $(ARGS)
 
-# Tests that need the default model skip themselves, with the reason, where it cannot be fetched.
+# Fetched once, 350 MB in all. Tests that need a model skip themselves, with the reason, where it cannot be had.
+TEST_MODELS := smollm2 gemma3-270m
 test: test-extras
-	@$(BIN)/sixfold pull smollm2 || echo "-- the default model is not here: tests that need it will be skipped"
+	@for model in $(TEST_MODELS); do \
+		$(BIN)/sixfold pull $$model || echo "-- $$model is not here: tests that need it will be skipped"; \
+	done
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: test-extras

@@ -1,4 +1,4 @@
-"""Fixtures that several folders share: the default model's file, its golden reference, a running server."""
+"""Fixtures that several folders share: the known models' files and their golden references."""
 
 from __future__ import annotations
 
@@ -24,32 +24,28 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session")
-def model_path() -> Path:
-    """The default model's file: `SIXFOLD_TEST_MODEL`, or the one in the cache (`sixfold pull smollm2`)."""
-    if path := os.environ.get("SIXFOLD_TEST_MODEL"):
+def _known_model(name: str, variable: str) -> Path:
+    if path := os.environ.get(variable):
         return Path(path)
     from sixfold.errors import ModelNotFound
     from sixfold.model_store import resolve
 
     try:
-        return resolve("smollm2")
+        return resolve(name)
     except ModelNotFound:
-        pytest.skip("the default model is not in the cache; `make test` fetches it, or run: sixfold pull smollm2")
+        pytest.skip(f"{name} is not in the cache; `make test` fetches it, or run: sixfold pull {name}")
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The default model's file: `SIXFOLD_TEST_MODEL`, or the one in the cache."""
+    return _known_model("smollm2", "SIXFOLD_TEST_MODEL")
 
 
 @pytest.fixture(scope="session")
 def gemma_path() -> Path:
     """Gemma 3 270M (Q4_K_M): `SIXFOLD_TEST_GEMMA`, or the one in the cache."""
-    if path := os.environ.get("SIXFOLD_TEST_GEMMA"):
-        return Path(path)
-    from sixfold.errors import ModelNotFound
-    from sixfold.model_store import resolve
-
-    try:
-        return resolve("gemma3-270m")
-    except ModelNotFound:
-        pytest.skip("gemma3-270m is not in the cache; `sixfold pull gemma3-270m` brings it")
+    return _known_model("gemma3-270m", "SIXFOLD_TEST_GEMMA")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from sixfold import __version__
 from sixfold.api.call import Call
 from sixfold.api.openapi import document
+from sixfold.engine.example import curl_line
 
 __all__ = ["home", "live", "metrics", "model", "models", "openapi", "ready", "version"]
 
@@ -53,18 +53,16 @@ class Version(msgspec.Struct):
 
 async def home(call: Call) -> None:
     """`GET /`: a few words for people who open the address in a browser."""
-    model = call.context.client.model_name
+    client = call.context.client
     host = call.header(b"host") or b""
     url = "http://" + (host.decode("ascii") if _HOST.fullmatch(host) else "localhost:8000")
-    messages = [{"role": "user", "content": "Say hello."}]
-    body = msgspec.json.encode({"model": model, "messages": messages, "temperature": 0, "stream": True}).decode()
     text = (
-        f"Sixfold {__version__} serves {model} with an API like OpenAI's.\n\n"
+        f"Sixfold {__version__} serves {client.model_name} with an API like OpenAI's.\n\n"
         "  /v1/models      the served model\n"
         "  /openapi.json   every path and field\n"
         "  /health         whether requests are taken\n\n"
-        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
     )
+    text += curl_line(url, client.model_name, chats=client.chat_template is not None)
     headers = [(b"x-content-type-options", b"nosniff")]
     await call.respond(200, text.encode(), content_type=b"text/plain; charset=utf-8", headers=headers)
 

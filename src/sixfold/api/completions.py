@@ -158,7 +158,8 @@ class _Logprobs:
             self._choices[delta.index] = ShownEntries(shown), CompletionLogprobs(shown)
             if answer.echo is not None:
                 prompt = delta.index // answer.n
-                echoed = shown.entries(answer.prompts[prompt], [None, *self._prompt.get(prompt, [])])
+                logprobs = [None, *self._prompt.get(prompt, [])]
+                echoed = list(zip(answer.prompts[prompt], logprobs, strict=True))
         entries, choice = self._choices[delta.index]
         return choice.render(echoed + entries.take(delta))
 

@@ -2,15 +2,15 @@
 
 Entries are those of the tokens of which some text is shown. A control token without text, the stop token that ended a
 choice and tokens that a stop string cut away have none: the entries' bytes joined are the text, except that a stop
-string may have left only a part of the last one. A token that is not valid UTF-8 by itself is written
-`bytes:\\\\xf0\\\\x9f`, as OpenAI does.
+string may have left only a part of the last one. An echoed prompt has one for each of its tokens, whatever is shown of
+them: who scores a text counts tokens. A token that is not valid UTF-8 by itself is written `bytes:\\\\xf0\\\\x9f`, as
+OpenAI does.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -81,10 +81,6 @@ class Shown:
         """What the token adds to the text."""
         return b"" if token_id in self._hidden else self.raw(token_id)
 
-    def entries(self, token_ids: Sequence[int], logprobs: Iterable[TokenLogprobs | None]) -> list[Entry]:
-        """Those of a prompt, which is shown whole."""
-        return [pair for pair in zip(token_ids, logprobs, strict=True) if self.text(pair[0])]
-
     def chat(self, entries: list[Entry]) -> ChatLogprobs:
         return ChatLogprobs([self._chat_entry(token_id, logprobs) for token_id, logprobs in entries if logprobs])
 
@@ -149,10 +145,9 @@ class CompletionLogprobs:
     def render(self, entries: list[Entry]) -> LegacyLogprobs:
         out = LegacyLogprobs([], [], [], [])
         for token_id, logprobs in entries:
-            raw = self._shown.raw(token_id)
-            out.tokens.append(token_text(raw))
+            out.tokens.append(token_text(self._shown.raw(token_id)))
             out.text_offset.append(self._offset)
-            self._offset += len(self._utf8.decode(raw))
+            self._offset += len(self._utf8.decode(self._shown.text(token_id)))
             out.token_logprobs.append(None if logprobs is None else logprobs.logprob)
             out.top_logprobs.append(
                 None if logprobs is None or not self._shown.n_top else self._tops(token_id, logprobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -22,6 +23,8 @@ logger = logging.getLogger("sixfold.api.process")  # the module runs under anoth
 def main(argv: list[str]) -> int:
     """`python -m sixfold.api.process RUN_DIR LIFE_FD LISTEN_FD READY_FD INDEX`."""
     run_dir, life_fd, listen_fd, ready_fd, index = argv[0], int(argv[1]), int(argv[2]), int(argv[3]), argv[4]
+    # What is made before the first request stays, the vocabulary above all: it is never searched for garbage.
+    gc.disable()
     become_child(f"api {index}", life_fd, run_dir)
     import uvloop
 
@@ -40,7 +43,8 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
 
     run = read_run_files(run_dir)
     set_up_logging(run.config.api.log_level, index)
-    engine = EngineClient(run.engine_path, run.config, load_text(run.config), config_digest=run.digest)
+    text = load_text(run.config)
+    engine = EngineClient(run.engine_path, run.config, text, config_digest=run.digest)
     loop = asyncio.get_running_loop()
 
     def started(server: ApiServer) -> None:
@@ -52,7 +56,9 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
             await engine.connect()
-            report_ready(ready_fd)
+            gc.freeze()
+            gc.enable()
+            report_ready(ready_fd, chats=text.chat_template is not None)
             logger.info("serving %s on %s port %d", engine.model_name, host, port)
     finally:
         logger.info("stopped")

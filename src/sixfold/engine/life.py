@@ -14,9 +14,11 @@ import threading
 
 import setproctitle
 
-__all__ = ["EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
+__all__ = ["CHATS", "EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
 
 EXIT_SUPERVISOR_GONE = 9
+CHATS, CONTINUES = b"c", b"t"
+"""What an API process reports when it is ready: its model answers conversations, or continues texts alone."""
 
 
 def become_child(role: str, life_fd: int, run_dir: str) -> None:
@@ -32,9 +34,9 @@ def become_child(role: str, life_fd: int, run_dir: str) -> None:
     threading.Thread(target=_watch, args=(life_fd, run_dir), name="sf: life", daemon=True).start()
 
 
-def report_ready(ready_fd: int) -> None:
-    """Tell the supervisor that this process serves."""
-    os.write(ready_fd, b"1")
+def report_ready(ready_fd: int, *, chats: bool) -> None:
+    """Tell the supervisor that this process serves, and whether the model has a chat template."""
+    os.write(ready_fd, CHATS if chats else CONTINUES)
     os.close(ready_fd)
 
 

@@ -24,7 +24,9 @@ import setproctitle
 
 import sixfold
 from sixfold.config import Config
+from sixfold.engine.example import curl_line
 from sixfold.engine.launch import cautions, resolve, write_run_files
+from sixfold.engine.life import CHATS
 from sixfold.errors import ConfigError
 from sixfold.transport import listen
 
@@ -162,10 +164,10 @@ class _Supervisor:
                         return EXIT_OK
                     if fd in waiting:
                         poll.unregister(fd)
-                        if os.read(fd, 1):
+                        if report := os.read(fd, 1):
                             waiting.discard(fd)
                             if not waiting:
-                                _announce(self._config.model.served_model_name, self._url())
+                                _announce(self._config.model.served_model_name, self._url(), chats=report == CHATS)
                     else:
                         child = next(c for c in self._children if c.pidfd == fd)
                         status = child.process.wait()
@@ -204,11 +206,6 @@ class _Supervisor:
             os.close(fd)
 
 
-def _announce(model: str, url: str) -> None:
-    messages = '[{"role": "user", "content": "Say hello."}]'
-    body = f'{{"model": "{model}", "messages": {messages}, "temperature": 0, "stream": true}}'
-    print(
-        f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n"
-        f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",
-        flush=True,
-    )
+def _announce(model: str, url: str, *, chats: bool) -> None:
+    line = curl_line(url, model, chats=chats)
+    print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)

@@ -118,29 +118,33 @@ class NativeBackend:
             self._score(step, slots, row_of_token, positions, scored, logits, drawn)
         return drawn
 
-    def logits(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
-        """Raw logits [tokens, vocabulary] of one sequence in a single step: for reference checks, not for serving.
+    def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:
+        """Raw logits [tokens, vocabulary] of one sequence, in steps of the budget: for reference checks, not for
+        serving. It uses KV blocks from 0 on: on a worker that serves, their content is lost.
 
-        It uses KV blocks from 0 on: on a worker that serves, their content is lost.
+        Args:
+            last: of this many tokens at the end alone; 0: of all.
         """
         n = len(token_ids)
-        logits = np.empty((n, self._program.vocab), np.float32)
+        first = n - last if last else 0
+        logits = np.empty((n - first, self._program.vocab), np.float32)
         table = np.arange(self.facts.num_blocks, dtype=np.int32)[np.newaxis]
         chunk = self._program.max_tokens
         for start in range(0, n, chunk):
             ids = np.array(token_ids[start : start + chunk], np.int32)
             count = len(ids)
+            wanted = np.arange(max(0, first - start), count, dtype=np.int32)
             self._program.run(
                 ids,
                 np.arange(start, start + count, dtype=np.int32),
                 np.zeros(count, np.int32),
                 np.zeros(1, np.int32),
                 table,
-                np.arange(count, dtype=np.int32),
-                np.zeros(count, np.uint8),
-                np.empty(count, np.int32),
-                np.empty(count, np.uint8),
-                logits[start : start + count],
+                wanted,
+                np.zeros(len(wanted), np.uint8),
+                np.empty(len(wanted), np.int32),
+                np.empty(len(wanted), np.uint8),
+                logits[max(0, start - first) : max(0, start + count - first)],
             )
         return logits
 
@@ -150,9 +154,9 @@ class NativeBackend:
             self.__dict__.pop(owner, None)
 
     def _logit_rows(self, n: int) -> npt.NDArray[np.float32]:
-        if n > len(self._logits):
-            self._logits = np.empty((n, self._logits.shape[1]), np.float32)
-        return self._logits[:n]
+        """Room for the step's logits. A prompt that is scored needs more rows than there are slots: 268 MB for 256
+        tokens of a large vocabulary, which are not kept."""
+        return self._logits[:n] if n <= len(self._logits) else np.empty((n, self._logits.shape[1]), np.float32)
 
     def _scored_tokens(self, step: StepArrays, slots: Slots, row_of_token: Int32, positions: Int32) -> Indices:
         """Tokens whose successor is a prompt token that is to be scored."""

@@ -100,7 +100,7 @@ class StringArray(Sequence[str]):
                 for _ in range(self._count):
                     start = pos + 8
                     pos = start + read(buffer, pos)[0]
-                    found.append(str(buffer[start:pos], "utf-8"))
+                    found.append(buffer[start:pos].decode())
             except UnicodeDecodeError as error:
                 raise ModelFileError(f"{self._key}[{len(found)}] is not valid UTF-8") from error
             self._strings = found

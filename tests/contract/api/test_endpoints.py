@@ -95,6 +95,16 @@ def test_the_address_itself_says_where_to_go(target: Target) -> None:
     assert target.post("/v1/chat/completions", command[-1].encode()).events
 
 
+def test_the_address_of_a_base_model_shows_what_it_answers(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.chat_template = None
+    target, _ = serve(fake)
+    text = target.get("/").body.decode()
+    command = shlex.split(text[text.index("curl") :])
+    assert command[2].endswith("/v1/completions")
+    assert target.post("/v1/completions", command[-1].encode()).events
+
+
 def test_the_address_itself_quotes_what_it_repeats(serve: Any) -> None:
     fake = FakeEngine()
     fake.model_name = "o'brien's"

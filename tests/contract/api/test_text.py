@@ -208,6 +208,21 @@ def test_echo_of_text_and_of_ids(target: Target, n: int) -> None:
                     assert offsets == choices[index]["logprobs"]["text_offset"] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_token_of_an_echoed_prompt_has_an_entry(target: Target, stream: bool) -> None:
+    """Also a control token that is not shown: clients count tokens to find where the text begins that they score."""
+    start = target.tokenizer.control["<|im_start|>"]
+    for skip, text, offsets in ((True, "hey", [0, 0, 1, 2]), (False, "<|im_start|>hey", [0, 12, 13, 14])):
+        answer = target.complete(
+            [start, 104, 101, 121], echo=True, logprobs=1, max_tokens=0, skip_special_tokens=skip, stream=stream
+        )
+        [choice] = answer.events[0]["choices"] if stream else answer.json["choices"]
+        assert choice["text"] == text
+        assert choice["logprobs"]["tokens"] == ["<|im_start|>", "h", "e", "y"]
+        assert choice["logprobs"]["text_offset"] == offsets
+        assert [value is None for value in choice["logprobs"]["token_logprobs"]] == [True, False, False, False]
+
+
 def test_max_tokens_zero_without_echo_is_an_empty_text(target: Target) -> None:
     choice = target.complete("hey", max_tokens=0).json["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("", "length")

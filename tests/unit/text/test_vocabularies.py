@@ -15,9 +15,8 @@ from tests import gguf_writer as w
 from tests.fixtures.tokenizer_texts import HARD, texts
 
 from sixfold.detokenizer import Detokenizer
-from sixfold.errors import ModelFileError, ModelNotFound
+from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
-from sixfold.model_store import resolve
 from sixfold.text import Tokenizer, gguf_tokenizer, load_text_files
 from sixfold.text.word_rules import word_rule
 
@@ -52,17 +51,16 @@ def test_o53_ids_equal_the_reference(family: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def gemma() -> Tokenizer:
-    try:
-        return gguf_tokenizer(GGUFFile.open(resolve("gemma3-270m")))
-    except ModelNotFound:
-        pytest.skip("gemma3-270m is not in the cache; `sixfold pull gemma3-270m` brings it")
+def gemma(gemma_path: Path) -> Tokenizer:
+    return gguf_tokenizer(GGUFFile.open(gemma_path))
 
 
-def test_gemma_is_a_base_model(gemma: Tokenizer) -> None:
-    assert load_text_files(resolve("gemma3-270m")).chat_template is None
+@pytest.mark.model
+def test_gemma_is_a_base_model(gemma_path: Path) -> None:
+    assert load_text_files(gemma_path).chat_template is None
 
 
+@pytest.mark.model
 def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer) -> None:
     check_ids(gemma, load("gemma3-whole")["ids"])
     assert (gemma.bos_id, gemma.adds_bos, gemma.end_ids) == (2, True, {1})
@@ -187,6 +185,7 @@ def test_broken_tokens_are_refused(tmp_path: Path, place: int, text: str) -> Non
         build(tmp_path, tiny_spm(**{"tokenizer.ggml.tokens": tokens}))
 
 
+@pytest.mark.model
 def test_long_texts_take_linear_time(gemma: Tokenizer) -> None:
     for text in ("a" * 300_000, " " * 300_000, "<" * 300_000, "\n" * 300_000, "漢字" * 100_000, "<u" * 100_000):
         assert gemma.decode(gemma.encode(text, parse_control=True)) == text

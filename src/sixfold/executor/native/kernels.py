@@ -67,8 +67,8 @@ __all__ = [
 
 Float32 = npt.NDArray[np.float32]
 
-_ROPE_STEP = 4096
-"""Positions at a time: in float64 all of a long context would take more memory than the table."""
+_ROPE_STEP = 128
+"""Positions at a time: in complex128 all of a long context would take more memory than the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,15 @@ def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: st
 
     Source: RoFormer (arXiv 2104.09864), section 3.4.2.
     """
-    cos, sin = np.empty((2, n_positions, len(frequencies)), np.float32)
-    for begin in range(0, n_positions, _ROPE_STEP):
-        rows = slice(begin, min(begin + _ROPE_STEP, n_positions))
-        angle = np.arange(rows.start, rows.stop, dtype=np.float64)[:, None] * frequencies
-        cos[rows], sin[rows] = np.cos(angle) * factor, np.sin(angle) * factor
-    return RopeTable(cos, sin, style)
+    # A position is a multiple of _ROPE_STEP and a rest, and e^i(a + b) = e^ia e^ib: a tenth of the work of a sine each.
+    starts = np.exp(1j * np.arange(0, n_positions, _ROPE_STEP)[:, None] * frequencies) * factor
+    rests = np.exp(1j * np.arange(_ROPE_STEP)[:, None] * frequencies)
+    cos, sin = (np.empty((len(starts), *rests.shape), np.float32) for _ in range(2))
+    for i, start in enumerate(starts):
+        turned = rests * start
+        cos[i], sin[i] = turned.real, turned.imag
+    shape = (-1, len(frequencies))
+    return RopeTable(cos.reshape(shape)[:n_positions], sin.reshape(shape)[:n_positions], style)
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:

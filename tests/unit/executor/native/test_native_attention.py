@@ -145,6 +145,30 @@ def test_what_lies_before_a_window_reaches_nobody(pool: ThreadPool) -> None:
     assert np.isfinite(results[0]).all()
 
 
+@pytest.mark.parametrize("window", [1, 5, 16, 21])
+def test_one_key_before_a_window_reaches_nobody(isa: str, window: int) -> None:
+    """Also where it shares a block, a pair of values or a tile with keys that are seen."""
+    case = AttentionOnly(3, 1, 64)
+    case.window = window
+    case.table[0] = np.nan
+    clean = np.random.default_rng(1).integers(1, VOCAB, 300).astype(np.int32)
+    table = np.arange(20, dtype=np.int32)
+    pool = ThreadPool(2, isa)
+    for poisoned in (*range(30, 49), *range(254, 259)):
+        ids = clean.copy()
+        ids[poisoned] = 0
+        behind = slice(poisoned + window, None)
+        for step in (1, 7, 300):
+            program = case.program(pool, KVCache(1, 1, 64, 20, False), 300)
+            forward(program, ids[: poisoned - 20], 0, table)
+            cuts = [*range(poisoned - 20, 300, step), 300]
+            rest = [forward(program, ids[a:b], a, table) for a, b in itertools.pairwise(cuts)]
+            got = np.concatenate([np.empty((poisoned - 20, case.hidden), np.float32), *rest])
+            assert np.isnan(got[poisoned]).any() and np.isfinite(got[behind]).all()
+        program = case.program(pool, KVCache(1, 1, 64, 20, False), 300)
+        np.testing.assert_array_equal(got[behind], forward(program, clean, 0, table)[behind])
+
+
 def test_capped_scores(pool: ThreadPool) -> None:
     case = AttentionOnly(3, 1, 64)
     case.softcap = 2.5

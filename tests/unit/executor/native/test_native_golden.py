@@ -1,4 +1,6 @@
-"""Real weights, of the default model and of Gemma, against a float32 forward pass made elsewhere (tests/golden)."""
+"""Real weights, of the default model and of Gemma, against a float32 forward pass made elsewhere (tests/golden).
+
+tests/e2e/test_golden.py compares all cases on this machine's best build; here are types and builds besides."""
 
 from __future__ import annotations
 
@@ -17,8 +19,6 @@ from sixfold.model_file import open_model
 
 pytestmark = pytest.mark.model
 CHUNK, BLOCKS = 128, 96
-MARGIN = 0.6
-"""Of two logits: what int8 activations and a bfloat16 cache may turn around; 0.18 is the most that was seen."""
 
 
 class Model:
@@ -79,41 +79,12 @@ def test_greedy_tokens_agree_in_float32(model_path: Path, golden: dict[str, Any]
             ids.append(want)
 
 
-@pytest.mark.parametrize(
-    ("isa", "activations", "dtype", "longest", "allowed"),
-    [
-        ("", "float32", "float32", 2000, 5e-5),
-        ("", "int8", "bfloat16", 2000, 6e-3),
-        ("generic", "int8", "bfloat16", 16, 6e-3),
-    ],
-)
-def test_gemma_agrees(
-    gemma_path: Path,
-    gemma_golden: dict[str, Any],
-    isa: str,
-    activations: str,
-    dtype: str,
-    longest: int,
-    allowed: float,
-) -> None:
-    """Two cases of 1,500 tokens reach far beyond the window of 512."""
-    model = Model(gemma_path, isa, activations, dtype)
-    cases = [c for c in gemma_golden["cases"] if len(c["ids"]) <= longest]
-    found: list[float] = []
-    for case in cases:
-        logits = model.logits(case["ids"], last=len(case["top_ids"]))
-        found += divergence(case, logits)
-        # Greedy tokens are the reference's up to a step where its two best logits lie closer than MARGIN.
-        ids, last = list(case["ids"]), logits[-1]
-        for want, margin in zip(case["greedy"][:12], case["margin"], strict=False):
-            if int(last.argmax()) != want:
-                assert activations == "int8"
-                assert margin < MARGIN
-                break
-            last = model.logits([want], len(ids))[-1]
-            ids.append(want)
+def test_gemma_agrees_on_the_portable_build(gemma_path: Path, gemma_golden: dict[str, Any]) -> None:
+    model = Model(gemma_path, "generic", "int8", "bfloat16")
+    cases = [c for c in gemma_golden["cases"] if len(c["ids"]) <= 16]
+    found = [x for case in cases for x in divergence(case, model.logits(case["ids"], last=len(case["top_ids"])))]
     assert len(found) > 20
-    assert abs(np.mean(found)) < allowed
+    assert abs(np.mean(found)) < 6e-3
 
 
 def test_gemma_in_chunks_and_beside_others_keeps_every_bit(gemma_path: Path, gemma_golden: dict[str, Any]) -> None:

@@ -1,0 +1,24 @@
+"""The line that people are shown to try a server with: on its terminal, and at its address."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+__all__ = ["curl_line"]
+
+
+def curl_line(url: str, model: str, *, chats: bool) -> str:
+    """A streamed request that this model answers.
+
+    Args:
+        url: of the server, without a path.
+        chats: whether the model has a chat template; a base model continues a text.
+    """
+    asked: dict[str, object]
+    if chats:
+        path, asked = "chat/completions", {"messages": [{"role": "user", "content": "Say hello."}]}
+    else:
+        path, asked = "completions", {"prompt": "The capital of France is", "max_tokens": 32}
+    body = json.dumps({"model": model, **asked, "temperature": 0, "stream": True}, ensure_ascii=False)
+    return f"  curl -N {url}/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
