@@ -37,9 +37,11 @@ class FolderModel(ModelFile):
         """
         try:
             entry = architecture_of(ConfigJson.read(folder / _CONFIG))
-            tensors = _collect(entry, _open_weights(folder))
+            files = _open_weights(folder)
+            tensors = _collect(entry, files)
             config = _read_config(folder, tensors)
-            super().__init__(folder, config, _converted(entry, tensors, config), quantize)
+            maps = [file.buffer for file in files]
+            super().__init__(folder, config, maps, _converted(entry, tensors, config), quantize)
         except ModelFileError as error:
             raise ModelFileError(f"{folder.name}: {error.message}") from error
 

@@ -66,6 +66,9 @@ __all__ = [
 
 Float32 = npt.NDArray[np.float32]
 
+_ROPE_POSITIONS = 1024
+"""At a time: in float64 a long table would for a moment be six times as large."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -117,9 +120,12 @@ def rope_table(n_positions: int, frequencies: npt.NDArray[np.float64], style: st
 
     Source: RoFormer (arXiv 2104.09864), section 3.4.2.
     """
-    angle = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies
-    cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-    return RopeTable(cos.astype(np.float32), sin.astype(np.float32), style)
+    cos, sin = (np.empty((n_positions, len(frequencies)), np.float32) for _ in range(2))
+    for begin in range(0, n_positions, _ROPE_POSITIONS):
+        piece = slice(begin, begin + _ROPE_POSITIONS)
+        angle = np.arange(begin, min(begin + _ROPE_POSITIONS, n_positions), dtype=np.float64)[:, None] * frequencies
+        cos[piece], sin[piece] = np.cos(angle) * factor, np.sin(angle) * factor
+    return RopeTable(cos, sin, style)
 
 
 def measure_limits(pool: ThreadPool, n_bytes: int = 192 << 20) -> Limits:
