@@ -43,14 +43,18 @@ def show(
 
     Exit code 1: it does not fit into the memory that is free.
     """
+    from sixfold.config import Config
+    from sixfold.engine.free_memory import free_memory
     from sixfold.engine.launch import model_path
-    from sixfold.engine.memory import memory_available, memory_need
+    from sixfold.engine.memory import memory_need
     from sixfold.model_file import open_model
 
+    settings = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "kv_cache_dtype": kv_cache_dtype}
+    config = Config.from_flat({**settings, "quantize": quantize})
     path = model_path(name)
-    model = open_model(path, quantize=None if quantize == "none" else quantize)
-    need = memory_need(model, max_model_len=max_model_len, max_num_seqs=max_num_seqs, kv_cache_dtype=kv_cache_dtype)
-    available = memory_available()
+    model = open_model(path, quantize=config.model.quantization)
+    need = memory_need(model, config)
+    free = free_memory(model.bytes_mapped, need.processes)
     c = model.config
     report: dict[str, Any] = {
         "model": name,
@@ -72,16 +76,18 @@ def show(
             "weights": need.weights,
             "kv_per_token": need.kv_per_token,
             "kv": need.kv,
+            "working": need.working,
+            "processes": need.processes,
             "total": need.total,
-            "available": available,
-            "fits": need.total <= available,
+            "available": free.n_bytes,
+            "fits": need.total <= free.n_bytes,
         },
     }
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
-        _print(report, str(need))
-    return 0 if need.total <= available else 1
+        _print(report, str(need), free.source)
+    return 0 if report["memory"]["fits"] else 1
 
 
 def _files(path: Path) -> list[Path]:
@@ -127,7 +133,7 @@ def _has_template(path: Path) -> bool:
     return "tokenizer.chat_template" in GGUFFile.open(path).metadata
 
 
-def _print(report: dict[str, Any], need: str) -> None:
+def _print(report: dict[str, Any], need: str, source: str) -> None:
     memory = report["memory"]
     experts = f", {report['experts']} experts" if report["experts"] else ""
     rows = [
@@ -140,7 +146,10 @@ def _print(report: dict[str, Any], need: str) -> None:
         ("context", f"{report['context']:,} tokens"),
         ("chat", "has a template" if report["chat_template"] else "no template: a base model, for completions only"),
         ("memory", need),
-        ("free", f"{memory['available'] / 1e9:,.1f} GB: {'it fits' if memory['fits'] else 'it does not fit'}"),
+        (
+            "available",
+            f"{memory['available'] / 1e9:,.1f} GB {source}: {'it fits' if memory['fits'] else 'it does not fit'}",
+        ),
     ]
     for title, value in rows:
         click.echo(f"{title:13} {value}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sixfold.executor.executor import Executor
     from sixfold.executor.scripted import ScriptedBackend
     from sixfold.executor.worker import Worker
+    from sixfold.model_file import ModelFile
     from sixfold.text import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -106,25 +107,15 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
-        from sixfold.executor.native.models import bytes_per_block, check_supported
+        from sixfold.executor.native.models import check_supported
         from sixfold.model_file import open_model
 
         file = open_model(path, quantize=config.model.quantization)
         with file.naming_faults():
             check_supported(file.config)
         context = file.config.context
-        blocks = _fitting_blocks(
-            config,
-            name,
-            min(context, DEFAULT_MODEL_LEN_MAX),
-            file.bytes_weights,
-            bytes_per_block(file.config, config.cache.kv_cache_dtype),
-        )
-    max_model_len = config.model.max_model_len or min(context, DEFAULT_MODEL_LEN_MAX)
-    if max_model_len > context:
-        raise ConfigError(
-            f"--max-model-len is {max_model_len}, and the model's context is {context}", param="--max-model-len"
-        )
+        blocks = _fitting_blocks(config, name, file)
+    max_model_len = served_context(config, context)
     scheduler = dataclasses.replace(
         config.scheduler,
         max_queued_requests=config.scheduler.max_queued_requests or 4 * config.scheduler.max_num_seqs,
@@ -137,6 +128,18 @@ def resolve(config: Config) -> Config:
         cache=dataclasses.replace(config.cache, num_kv_blocks=blocks),
         executor=dataclasses.replace(config.executor, threads=config.executor.threads or len(os.sched_getaffinity(0))),
     ).check()
+
+
+def served_context(config: Config, context: int) -> int:
+    """Tokens of a sequence: as told, or what the model's context allows.
+
+    Raises:
+        ConfigError: more was asked for.
+    """
+    told = config.model.max_model_len
+    if told > context:
+        raise ConfigError(f"--max-model-len is {told}, and the model's context is {context}", param="--max-model-len")
+    return told or min(context, DEFAULT_MODEL_LEN_MAX)
 
 
 def cautions(config: Config) -> list[str]:
@@ -223,6 +226,7 @@ def build_worker(config: Config) -> Worker:
 
     Raises:
         ModelFileError: the model file cannot be used.
+        ConfigError: the system refused memory that seemed to be there.
     """
     from sixfold.executor.worker import Worker
 
@@ -230,7 +234,10 @@ def build_worker(config: Config) -> Worker:
         return Worker(_scripted_backend(config))
     from sixfold.executor.model_runner import NativeBackend
 
-    return Worker(NativeBackend.load(config))
+    try:
+        return Worker(NativeBackend.load(config))
+    except MemoryError as e:
+        raise ConfigError("memory ran out while the model was loaded", param="model") from e
 
 
 def build_core(config: Config, executor: Executor, *, epoch: int) -> EngineCore:
@@ -288,24 +295,26 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
     )
 
 
-def _fitting_blocks(config: Config, name: str, context: int, weights: int, bytes_per_block: int) -> int:
-    """Blocks as told, from `kv_cache_memory`, or by default from a quarter of the free memory: at most what the weights
-    leave, and no more than all slots can fill.
+def _fitting_blocks(config: Config, name: str, file: ModelFile) -> int:
+    """Blocks as told, from `kv_cache_memory`, or by default from a quarter of the free memory: at most what the rest
+    leaves, and no more than all slots can fill.
 
     Raises:
-        ConfigError: weights and blocks do not fit into the free memory.
+        ConfigError: the model with these blocks does not fit into the free memory.
     """
-    from sixfold.engine.memory import MemoryNeed, check_fits, memory_available
+    from sixfold.engine.free_memory import free_memory
+    from sixfold.engine.memory import check_fits, memory_need
 
-    available = memory_available()
-    useful = config.scheduler.max_num_seqs * -(-(config.model.max_model_len or context) // BLOCK_SIZE)
+    need = memory_need(file, config)
+    free = free_memory(file.bytes_mapped, need.processes)
+    bytes_per_block = BLOCK_SIZE * need.kv_per_token
     if config.cache.num_kv_blocks:
         blocks = config.cache.num_kv_blocks
     elif config.cache.kv_cache_memory:
         blocks = parse_bytes(config.cache.kv_cache_memory) // bytes_per_block
     else:
-        blocks = min(useful, min(available // 4, max(0, available - weights)) // bytes_per_block)
+        left = min(free.n_bytes // 4, free.n_bytes - (need.total - need.kv))
+        blocks = min(need.kv, left) // bytes_per_block
     blocks = max(1, blocks)
-    need = MemoryNeed(weights, bytes_per_block // BLOCK_SIZE, blocks * BLOCK_SIZE, 1, blocks * bytes_per_block)
-    check_fits(need, available, name)
+    check_fits(need.with_blocks(blocks), free, name)
     return blocks

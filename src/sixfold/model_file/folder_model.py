@@ -38,9 +38,11 @@ class FolderModel(ModelFile):
         """
         with naming_faults(folder):
             entry = architecture_of(ConfigJson.read(folder / _CONFIG))
-            tensors = _collect(entry, _open_weights(folder))
+            files = _open_weights(folder)
+            tensors = _collect(entry, files)
             config = _read_config(folder, tensors)
-            super().__init__(folder, config, _converted(entry, tensors, config), quantize)
+            maps = [file.buffer for file in files]
+            super().__init__(folder, config, maps, _converted(entry, tensors, config), quantize)
 
 
 def _open_weights(folder: Path) -> list[SafetensorsFile]:

@@ -199,6 +199,11 @@ class GGUFFile:
         if announced != len(self.tensors):
             raise self._fault(f"the parts have {len(self.tensors)} tensors; {announced} are announced")
 
+    @property
+    def maps(self) -> list[mmap.mmap]:
+        """Of this file and its other parts."""
+        return [self._buffer, *(part._buffer for part in dict.fromkeys(self._owners.values()))]
+
     def naming_faults(self) -> contextlib.AbstractContextManager[None]:
         """Within it, a ModelFileError that does not name this file yet gets its name in front."""
         return naming_faults(self.path)

@@ -46,7 +46,7 @@ class GGUFModel(ModelFile):
                 for name, info in gguf.tensors.items()
                 if name not in _ROPE_TENSORS
             }
-            super().__init__(gguf.path, gguf_config(gguf), tensors, quantize)
+            super().__init__(gguf.path, gguf_config(gguf), gguf.maps, tensors, quantize)
 
     @classmethod
     def open(cls, path: Path, quantize: str | None = None) -> GGUFModel:

@@ -14,8 +14,9 @@ asked for by their parts.
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,10 +88,16 @@ class ModelFile(ABC):
     config: ModelConfig
 
     def __init__(
-        self, path: Path, config: ModelConfig, tensors: Mapping[str, list[Stored]], method: str | None
+        self,
+        path: Path,
+        config: ModelConfig,
+        maps: Sequence[mmap.mmap],
+        tensors: Mapping[str, list[Stored]],
+        method: str | None,
     ) -> None:
         """
         Args:
+            maps: of its files.
             tensors: GGUF's name -> the tensor; one for each expert where a folder keeps them apart.
             method: how float matrices are quantized when they are read: a key of `QUANTIZED_TYPES`, or None.
 
@@ -101,6 +108,7 @@ class ModelFile(ABC):
             raise ModelFileError(f"{method!r} is not a way to quantize; {', '.join(QUANTIZED_TYPES)} are")
         self.path = path
         self.config = config
+        self._maps = maps
         self._method = method
         self._tensors = _without_padding(_without_fusion(tensors, config), config.vocab)
         self._used: set[str] = set()
@@ -115,13 +123,20 @@ class ModelFile(ABC):
         return naming_faults(self.path)
 
     @property
+    def bytes_mapped(self) -> int:
+        """Of its files."""
+        return sum(map(len, self._maps))
+
+    @property
     def bytes_weights(self) -> int:
         """Of all tensors, as they will be handed out."""
-        return sum(
-            row_bytes(self._type_of(name, stored), _n_values(stored))
-            for name, several in self._tensors.items()
-            for stored in several
-        )
+        return sum(row_bytes(ggml_type, n_values) for _, ggml_type, n_values in self.stored_types())
+
+    def stored_types(self) -> Iterator[tuple[str, int, int]]:
+        """(name, type that it will be handed out in, number of values) of every tensor."""
+        for name, several in self._tensors.items():
+            for stored in several:
+                yield name, self._type_of(name, stored), _n_values(stored)
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -177,6 +192,11 @@ class ModelFile(ABC):
     def unused(self) -> list[str]:
         """Tensors of the file that nobody has asked for, as it spells them."""
         return sorted({s.source for several in self._tensors.values() for s in several} - self._used)
+
+    def release(self) -> None:
+        """Let go of what was read so far: it stays in the system's cache, and counts as this process's no longer."""
+        for buffer in self._maps:
+            buffer.madvise(mmap.MADV_DONTNEED)
 
     def _find(self, name: str) -> list[Stored]:
         if name not in self._tensors:

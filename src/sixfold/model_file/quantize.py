@@ -8,6 +8,8 @@ Source: the block layouts of ggml (Q8_0, Q4_1).
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -53,10 +55,15 @@ def quantize(raw: Bytes, ggml_type: int, n_rows: int, k: int, to: int) -> Bytes:
     n_blocks = n_rows * k // _BLOCK
     out = np.empty((n_blocks, block_bytes), np.uint8)
     step = _CHUNK_VALUES // _BLOCK
-    for begin in range(0, n_blocks, step):
+
+    def quantize_piece(begin: int) -> None:
         end = min(begin + step, n_blocks)
         values = to_float32(raw[begin * _BLOCK * width : end * _BLOCK * width], ggml_type)
         encode(values.reshape(-1, _BLOCK), out[begin:end])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for _ in threads.map(quantize_piece, range(0, n_blocks, step)):
+            pass  # the first fault is raised here
     return out.reshape(-1)
 
 

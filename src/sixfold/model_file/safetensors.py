@@ -70,7 +70,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path, buffer: mmap.mmap) -> None:
         self.path = path
-        self._buffer = buffer
+        self.buffer = buffer
         self.metadata: dict[str, str] = {}
         self.tensors: dict[str, SafetensorsTensor] = {}
         self._read_header()
@@ -90,25 +90,25 @@ class SafetensorsFile:
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes: uint8 [n_bytes], a read-only view of the map, or a copy where they lie at an odd place."""
         info = self.tensors[name]
-        raw = np.frombuffer(self._buffer, np.uint8, count=info.n_bytes, offset=info.offset)
+        raw = np.frombuffer(self.buffer, np.uint8, count=info.n_bytes, offset=info.offset)
         return raw.copy() if info.offset % DTYPE_BYTES[info.dtype] else raw
 
     def _read_header(self) -> None:
-        n_bytes = _U64.unpack_from(self._buffer)[0]
-        left = len(self._buffer) - _U64.size
+        n_bytes = _U64.unpack_from(self.buffer)[0]
+        left = len(self.buffer) - _U64.size
         if n_bytes > left:
             raise ModelFileError(f"the file ends inside the header ({n_bytes} bytes announced, {left} left)")
         if n_bytes > _HEADER_BYTES_MAX:
             raise ModelFileError(f"the header is longer than {_HEADER_BYTES_MAX} bytes")
         start = _U64.size + n_bytes
         try:
-            text = self._buffer[_U64.size : start].decode()
+            text = self.buffer[_U64.size : start].decode()
         except UnicodeDecodeError as error:
             raise ModelFileError("the header is not valid UTF-8") from error
         header = _Header(text)
         header.read()
         self.metadata = header.metadata
-        n_data = len(self._buffer) - start
+        n_data = len(self.buffer) - start
         for name, (dtype, shape, begin, end) in header.entries.items():
             _check_place(name, dtype, shape, begin, end, n_data)
             self.tensors[name] = SafetensorsTensor(name, dtype, shape, start + begin, end - begin)
@@ -122,8 +122,8 @@ class SafetensorsFile:
             if info.offset > end:
                 raise ModelFileError(f"{info.offset - end} bytes before tensor {info.name!r} belong to none")
             end, owner = info.offset + info.n_bytes, info.name
-        if end != len(self._buffer):
-            raise ModelFileError(f"the last {len(self._buffer) - end} bytes belong to no tensor")
+        if end != len(self.buffer):
+            raise ModelFileError(f"the last {len(self.buffer) - end} bytes belong to no tensor")
 
 
 def _check_place(name: str, dtype: str, shape: tuple[int, ...], begin: int, end: int, n_data: int) -> None:

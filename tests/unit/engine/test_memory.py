@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +14,11 @@ from tests import gguf_writer as w
 
 from sixfold.cli.main import main
 from sixfold.config import Config
-from sixfold.engine import launch, memory
-from sixfold.engine.memory import check_fits, memory_available, memory_need
+from sixfold.engine import free_memory, launch
+from sixfold.engine.free_memory import FreeMemory
+from sixfold.engine.memory import MemoryNeed, check_fits, memory_need
 from sixfold.errors import ConfigError
+from sixfold.llm import LLM
 from sixfold.model_file import open_model
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, CONTEXT = 2, 64, 2, 1, 32, 96, 300, 128
@@ -53,47 +58,86 @@ def model_file(folder: Path) -> Path:
 
 
 def n_weight_bytes() -> int:
+    """Packed, and the embedding besides: it is read in the file, and it is the head."""
     layer = 2 * HIDDEN + HIDDEN * (2 * HEADS + 2 * KV_HEADS) * HEAD_DIM + 3 * HIDDEN * FFN
     n_tokens = len(w.tiny_vocabulary()["tokenizer.ggml.tokens"])  # the rows behind them are padding
-    return 4 * (n_tokens * HIDDEN + HIDDEN + LAYERS * layer)
+    return 4 * (2 * n_tokens * HIDDEN + HIDDEN + LAYERS * layer)
+
+
+def need_of(path: Path, **settings: Any) -> MemoryNeed:
+    config = Config.from_flat({"model": str(path), "max_num_seqs": 1, **settings})
+    return memory_need(open_model(path, quantize=config.model.quantization), config)
 
 
 def test_the_figures_add_up(tmp_path: Path) -> None:
-    model = open_model(model_file(tmp_path))
-    need = memory_need(model, max_model_len=100, max_num_seqs=3)
+    path = model_file(tmp_path)
+    need = need_of(path, max_model_len=100, max_num_seqs=3)
     assert need.weights == n_weight_bytes()
     assert need.kv_per_token == 2 * LAYERS * KV_HEADS * HEAD_DIM * 2
     assert need.kv == 3 * 112 * need.kv_per_token  # whole blocks of 16 tokens
-    assert need.total == need.weights + need.kv
-    assert memory_need(model).context == CONTEXT
-    assert memory_need(model, kv_cache_dtype="float32").kv_per_token == 2 * need.kv_per_token
+    assert need.total == need.weights + need.kv + need.working + need.processes
+    assert need_of(path).context == CONTEXT
+    assert need_of(path, kv_cache_dtype="float32").kv_per_token == 2 * need.kv_per_token
+    assert need_of(path, quantize="q8_0").weights < need.weights / 3
+    assert need_of(path, quantize="q8_0", activations="float32").weights > need.weights * 0.8
+    assert need_of(path, max_num_seqs=1000).working > need.working + 1000 * CONTEXT * 4
+    assert need_of(path, api_server_count=3).processes > need.processes
+    assert need.with_blocks(10).kv == 160 * need.kv_per_token
+    with pytest.raises(ConfigError, match="--max-model-len is 129, and the model's context is 128"):
+        need_of(path, max_model_len=129)
 
 
 def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
-    need = memory_need(open_model(model_file(tmp_path)), max_num_seqs=1000)
-    check_fits(need, need.total, "tiny")
+    need = need_of(model_file(tmp_path), max_num_seqs=4000)
+    check_fits(need, FreeMemory(need.total), "tiny")
     with pytest.raises(
-        ConfigError, match=r"tiny does not fit: it needs 33 MB: .* 32 MB are free; lower --max-model-len"
+        ConfigError,
+        match=r"tiny does not fit: it needs .*131 MB of KV cache .*, 200 MB are free; lower --max-model-len",
     ):
-        check_fits(need, 32_000_000, "tiny")
-    with pytest.raises(ConfigError, match=r"its weights need 0 MB, 0 MB are free"):
-        check_fits(need, 1000, "tiny")
+        check_fits(need, FreeMemory(200_000_000), "tiny")
+    with pytest.raises(ConfigError, match=r"its weights need 0 MB and the processes 1\d\d MB, 0 MB are left of it"):
+        check_fits(need, FreeMemory(1000, "left of it"), "tiny")
 
 
 def test_launch_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config.from_flat({"model": str(model_file(tmp_path))})
-    monkeypatch.setattr(memory, "memory_available", lambda: 1 << 30)
-    assert launch.resolve(config).cache.num_kv_blocks == 64 * CONTEXT // 16
-    free = n_weight_bytes() + 3 * 16 * 256
-    monkeypatch.setattr(memory, "memory_available", lambda: free)
-    assert launch.resolve(config).cache.num_kv_blocks == 3
-    monkeypatch.setattr(memory, "memory_available", lambda: n_weight_bytes() - 1)
+    path = model_file(tmp_path)
+    config = Config.from_flat({"model": str(path)})
+    need = need_of(path, max_num_seqs=config.scheduler.max_num_seqs)
+    without_kv = need.total - need.kv
+
+    def blocks(free: int, **settings: Any) -> int:
+        monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(free))
+        return launch.resolve(Config.from_flat({"model": str(path), **settings})).cache.num_kv_blocks
+
+    assert blocks(1 << 30) == 64 * CONTEXT // 16
+    assert blocks(without_kv + 3 * 16 * 256) == 3
+    assert blocks(1 << 30, num_kv_blocks=7) == 7
+    assert blocks(1 << 30, kv_cache_memory="1M") == 256
+    assert blocks(1 << 30, kv_cache_memory="1") == 1
     with pytest.raises(ConfigError, match="does not fit: its weights"):
-        launch.resolve(config)
+        blocks(without_kv - 1)
+    with pytest.raises(ConfigError, match="does not fit: its weights"):
+        LLM(str(path))
+    for told in ({"num_kv_blocks": 1 << 24}, {"kv_cache_memory": "2G"}):
+        with pytest.raises(ConfigError, match=r"does not fit: it needs .* GB of KV cache"):
+            blocks(1 << 30, **told)
 
 
-def test_available_memory_is_a_sane_figure() -> None:
-    assert 1 << 20 < memory_available() < 1 << 50
+@pytest.mark.parametrize("command", [("run", "hi"), ("serve", "--port", "0"), ("bench",), ("chat",)])
+def test_every_command_refuses(command: tuple[str, ...], tmp_path: Path) -> None:
+    """In a process whose addresses are limited."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20));"
+        "from sixfold.cli.main import main; main(sys.argv[1:])"
+    )
+    flags = ["--kv-cache-memory", "300M"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, command[0], str(model_file(tmp_path)), *command[1:], *flags],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "tiny.gguf does not fit: " in done.stderr and "(ulimit -v)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +154,9 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     status, text = shown("--json", "--max-model-len", "32")
     report = json.loads(text)
     assert report["files"] == [{"name": "tiny.gguf", "bytes": path.stat().st_size, "sha256": ""}]
-    assert report["memory"]["kv"] == 32 * 256 and report["memory"]["fits"]
-    monkeypatch.setattr(memory, "memory_available", lambda: 1000)
+    figures = report["memory"]
+    assert figures["kv"] == 32 * 256 and figures["fits"]
+    assert figures["total"] == sum(figures[part] for part in ("weights", "kv", "working", "processes"))
+    monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(1000, "left of the rest"))
     status, text = shown()
-    assert status == 1 and "it does not fit" in text
+    assert status == 1 and "0.0 GB left of the rest: it does not fit" in text

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
-from sixfold.executor.native import kernels
 from sixfold.executor.native.kernels import Embedding, KVCache, PackedMatrix, Program, ThreadPool
 from sixfold.executor.native.models.loader import Loader
 from sixfold.executor.native.models.parts import Layer
 from sixfold.model_file import ModelConfig, ModelFile
 
-__all__ = ["Family", "Model", "bytes_per_block", "check_supported"]
+__all__ = ["Family", "Model", "check_supported"]
 
 Family = Callable[[Loader, int], Layer]
 """A family's description: the layer of an index, asked of the loader."""
@@ -51,7 +50,11 @@ class Model:
             check_supported(file.config)
         loader = Loader(file, pool, activations, max_positions or file.config.context)
         embedding, head = loader.embedding_and_head()
-        layers = [family(loader, i) for i in range(file.config.n_layers)]
+        file.release()
+        layers = []
+        for i in range(file.config.n_layers):
+            layers.append(family(loader, i))
+            file.release()
         output_norm = loader.output_norm()
         if unused := file.unused():
             raise ModelFileError(
@@ -94,12 +97,6 @@ class Model:
         p.final_norm_head(self.output_norm, self.head, c.eps, softcap=c.final_softcap)
         p.finalize()
         return p
-
-
-def bytes_per_block(config: ModelConfig, dtype: str) -> int:
-    """Bytes of one KV block of 16 tokens over all layers; dtype is `bfloat16` or `float32`."""
-    element = 4 if dtype == "float32" else 2
-    return config.n_layers * config.n_kv_heads * 2 * kernels.BLOCK_SIZE * config.head_dim * element
 
 
 def check_supported(config: ModelConfig) -> None:
