@@ -5,7 +5,7 @@ that lacks them.
 
 Two faults lead there. A compile option too many; so every instruction of an x86-64 object is looked at. And weak
 symbols: each kernel source is compiled once per instruction set, and a weak function in it (a template of the standard
-library, say) is merged by the linker with those of all other files, whichever instructions the copy that it keeps holds.
+library, say) is merged by the linker with those of all other files: the copy that it keeps serves every CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 # What an instruction may begin with before its encoding is told apart: segment and address size.
 ENCODING = re.compile(r"^(?:26 |2e |36 |3e |64 |65 |67 )*(62|c4|c5)")
-# Legacy encodings that not every x86-64 has: SSE3 and later. (`tzcnt` is what an old CPU reads as `bsf`, and is used so.)
+# Legacy encodings that not every x86-64 has: SSE3 and later. (An old CPU reads `tzcnt` as `bsf`, and it is used so.)
 BEYOND_SSE2 = re.compile(r"^(?:66 |f2 |f3 |4[0-9a-f] )*0f (?:38|3a) ")
 NAMED_BEYOND_SSE2 = re.compile(
     r"popcnt|lzcnt|cmpxchg16b|h(?:add|sub)p[sd]|addsubp[sd]|mov(?:s[hl]|d)dup|lddqu|xsave|xgetbv"

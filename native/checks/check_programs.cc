@@ -13,193 +13,63 @@ namespace {
 
 enum HeadNorm { kNoHeadNorm, kEachHead, kWholeProjection };
 
+// Of one layer; what is not said is left out or the plainest there is.
 struct Case {
-  const char* name;
-  int tokens, hidden, ffn, heads, kv_heads, d;
-  bool interleaved;
-  int rope_dims, window;
-  float softcap;  // of scores and logits
-  HeadNorm head_norm;
-  bool bias, post_norm, gelu;
-  int experts, used;  // none: one feed-forward part
-  bool renormalize;
+  std::string name;
   const char *qkv, *proj, *gate_up, *down, *head;  // types
+  int tokens = 37, hidden = 64, ffn = 64, heads = 4, kv_heads = 2, d = 32;
+  bool interleaved = false;
+  int rope_dims = 32, window = 0;
+  float softcap = 0;  // of scores and logits
+  HeadNorm head_norm = kNoHeadNorm;
+  bool bias = false, post_norm = false, gelu = false;
+  int experts = 0, used = 0;
+  bool renormalize = false;
 };
 
 constexpr int kVocab = 41, kOther = 21, kBlocks = 24;  // tokens of the second sequence; blocks of the cache
 constexpr float kEps = 1e-5f, kEmbedScale = 3;
 
-const Case kCases[] = {
-    {"plain", 300,   64,    64, 4, 2,     32,     true,   32,     0,      0,     kNoHeadNorm,
-     false,   false, false, 0,  0, false, "q4_1", "q4_1", "q4_1", "q4_1", "q8_0"},
-    {"bias, a wide group",
-     37,
-     96,
-     32,
-     8,
-     1,
-     32,
-     false,
-     32,
-     0,
-     0,
-     kNoHeadNorm,
-     true,
-     false,
-     false,
-     0,
-     0,
-     false,
-     "q8_0",
-     "q5_1",
-     "q4_0",
-     "q8_0",
-     "q4_0"},
-    {"norms of heads",
-     300,
-     64,
-     64,
-     3,
-     1,
-     64,
-     false,
-     64,
-     33,
-     0,
-     kEachHead,
-     false,
-     true,
-     true,
-     0,
-     0,
-     false,
-     "q5_0",
-     "q5_0",
-     "q5_0",
-     "q5_0",
-     "q8_0"},
-    {"norms of projections",
-     37,
-     64,
-     64,
-     4,
-     4,
-     32,
-     false,
-     32,
-     0,
-     0,
-     kWholeProjection,
-     true,
-     true,
-     false,
-     0,
-     0,
-     false,
-     "q4_0",
-     "q4_1",
-     "q5_1",
-     "q5_0",
-     "q5_1"},
-    {"super-blocks, a cap",
-     37,
-     256,
-     256,
-     4,
-     2,
-     64,
-     false,
-     64,
-     0,
-     25,
-     kNoHeadNorm,
-     false,
-     false,
-     true,
-     0,
-     0,
-     false,
-     "q4_k",
-     "q5_k",
-     "q6_k",
-     "q4_k",
-     "q6_k"},
-    {"a part of a head rotated",
-     300,
-     64,
-     64,
-     2,
-     1,
-     96,
-     false,
-     72,
-     256,
-     0,
-     kNoHeadNorm,
-     true,
-     false,
-     false,
-     0,
-     0,
-     false,
-     "q8_0",
-     "q8_0",
-     "q8_0",
-     "q8_0",
-     "q8_0"},
-    {"pairs of a part rotated",
-     300,
-     64,
-     32,
-     2,
-     2,
-     64,
-     true,
-     40,
-     1,
-     25,
-     kNoHeadNorm,
-     false,
-     false,
-     false,
-     0,
-     0,
-     false,
-     "q4_1",
-     "q5_0",
-     "q4_0",
-     "q5_1",
-     "q4_1"},
-    {"experts", 37,    64,    64, 4, 2,    32,     false,  32,     2,      0,     kEachHead,
-     false,     false, false, 5,  2, true, "q8_0", "q8_0", "q4_1", "q8_0", "q8_0"},
-    {"experts with all their shares",
-     37,
-     256,
-     256,
-     16,
-     1,
-     32,
-     true,
-     32,
-     300,
-     0,
-     kNoHeadNorm,
-     false,
-     false,
-     true,
-     3,
-     3,
-     false,
-     "q4_k",
-     "q5_0",
-     "q5_k",
-     "q6_k",
-     "q6_k"},
-    {"float16", 37,   64,    64, 4, 1,     128,   false, 128,   0,     0,    kEachHead,
-     true,      true, false, 2,  1, false, "f16", "f16", "f16", "f16", "f16"},
-    {"bfloat16", 37,    64,   64, 5, 5,     32,     true,   32,     3,      0,     kNoHeadNorm,
-     false,      false, true, 0,  0, false, "bf16", "bf16", "bf16", "bf16", "bf16"},
-};
+std::vector<Case> cases() {
+  Case plain{"plain", "q4_1", "q4_1", "q4_1", "q4_1", "q8_0"};
+  plain.tokens = 300, plain.interleaved = true;
+
+  Case biased{"bias, a wide group", "q8_0", "q5_1", "q4_0", "q8_0", "q4_0"};
+  biased.hidden = 96, biased.ffn = 32, biased.heads = 8, biased.kv_heads = 1, biased.bias = true;
+
+  Case normed{"norms of heads", "q5_0", "q5_0", "q5_0", "q5_0", "q8_0"};
+  normed.tokens = 300, normed.heads = 3, normed.kv_heads = 1, normed.d = normed.rope_dims = 64, normed.window = 33;
+  normed.head_norm = kEachHead, normed.post_norm = normed.gelu = true;
+
+  Case whole{"norms of projections", "q4_0", "q4_1", "q5_1", "q5_0", "q5_1"};
+  whole.kv_heads = 4, whole.head_norm = kWholeProjection, whole.bias = whole.post_norm = true;
+
+  Case super{"super-blocks, a cap", "q4_k", "q5_k", "q6_k", "q4_k", "q6_k"};
+  super.hidden = super.ffn = 256, super.d = super.rope_dims = 64, super.softcap = 25, super.gelu = true;
+
+  Case part{"a part of a head rotated", "q8_0", "q8_0", "q8_0", "q8_0", "q8_0"};
+  part.tokens = 300, part.heads = 2, part.kv_heads = 1, part.d = 96, part.rope_dims = 72, part.window = 256;
+  part.bias = true;
+
+  Case pairs{"pairs of a part rotated", "q4_1", "q5_0", "q4_0", "q5_1", "q4_1"};
+  pairs.tokens = 300, pairs.ffn = 32, pairs.heads = 2, pairs.d = 64, pairs.interleaved = true, pairs.rope_dims = 40;
+  pairs.window = 1, pairs.softcap = 25;
+
+  Case experts{"experts", "q8_0", "q8_0", "q4_1", "q8_0", "q8_0"};
+  experts.window = 2, experts.head_norm = kEachHead, experts.experts = 5, experts.used = 2, experts.renormalize = true;
+
+  Case shared{"experts with all their shares", "q4_k", "q5_0", "q5_k", "q6_k", "q6_k"};
+  shared.hidden = shared.ffn = 256, shared.heads = 16, shared.kv_heads = 1, shared.interleaved = shared.gelu = true;
+  shared.tokens = 310, shared.window = 300, shared.experts = shared.used = 3;
+
+  Case half{"float16", "f16", "f16", "f16", "f16", "f16"};
+  half.kv_heads = 1, half.d = half.rope_dims = 128, half.head_norm = kEachHead, half.bias = half.post_norm = true;
+  half.experts = 2, half.used = 1;
+
+  Case brain{"bfloat16", "bf16", "bf16", "bf16", "bf16", "bf16"};
+  brain.heads = brain.kv_heads = 5, brain.interleaved = brain.gelu = true, brain.window = 3;
+  return {plain, biased, normed, whole, super, part, pairs, experts, shared, half, brain};
+}
 
 struct FeedForward {
   truth::Tensor gate, up, down;
@@ -426,7 +296,7 @@ void check_case(const Case& c, const KernelTable& kernels, Report& report) {
   random_bits.seed(7);
   const Weights w(c);
   for (const Modes modes : {Modes{false, false}, Modes{true, true}}) {
-    const std::string what = std::string(c.name) + (modes.int8 ? ", int8 and bfloat16" : ", float32");
+    const std::string what = c.name + (modes.int8 ? ", int8 and bfloat16" : ", float32");
     const auto p = program(c, w, &kernels, three, modes);
     const std::vector<float> got = logits_in_steps(*p, c, w, 1000, report);
     report.expect(logits_in_steps(*p, c, w, 13, report) == got, what + ": steps of 13 differ");
@@ -450,5 +320,5 @@ void check_case(const Case& c, const KernelTable& kernels, Report& report) {
 }  // namespace
 
 void check_programs(const KernelTable& kernels, Report& report) {
-  for (const Case& c : kCases) check_case(c, kernels, report);
+  for (const Case& c : cases()) check_case(c, kernels, report);
 }
