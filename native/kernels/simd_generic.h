@@ -38,11 +38,13 @@ SF_INLINE F min(F a, F b) { return a < b ? a : b; }
 SF_INLINE F to_float(I x) { return __builtin_convertvector(x, F); }
 SF_INLINE I bits(F x) { return (I)x; }
 SF_INLINE F from_bits(I x) { return (F)x; }
-// Adding 1.5 * 2^23 leaves no fraction bits: the sum is rounded to an integer, ties to even. |x| < 2^22.
+// Adding 1.5 * 2^23 leaves no fraction bits: the sum is rounded to an integer, ties to even. |x| <= 2^22.
 SF_INLINE F round_even(F x) { return (x + 12582912.0f) - 12582912.0f; }
+// Converting what does not fit would be undefined. NaN becomes -2^22, all of which times_power_of_two shifts out: so it
+// leaves NaN as it is.
 SF_INLINE I to_int(F x) {
-  x = x < 4194304.0f ? x : set1(4194303.0f);  // NaN, too, becomes a number: converting it would be undefined
-  x = x > -4194304.0f ? x : set1(-4194303.0f);
+  x = x >= -4194304.0f ? x : set1(-4194304.0f);
+  x = x < 4194304.0f ? x : set1(4194303.0f);
   return __builtin_convertvector(round_even(x), I);
 }
 SF_INLINE F times_power_of_two(F x, F n) { return (F)((I)x + (to_int(n) << 23)); }

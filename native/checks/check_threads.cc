@@ -5,10 +5,10 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
-#include "thread_pool.h"
+#include "cases.h"
 
-namespace sixfold {
+using namespace sixfold;
+
 namespace {
 
 struct Work {
@@ -28,7 +28,7 @@ void chunk_of(void* arg, const void* o, int chunk, int) {
   for (const int n : work.runs[phase - 1]) work.seen[phase][chunk] += n;
 }
 
-void run_jobs(ThreadPool& pool, int n_jobs, unsigned seed) {
+void run_jobs(ThreadPool& pool, int n_jobs, unsigned seed, Report& report) {
   std::mt19937 random(seed);
   for (int j = 0; j < n_jobs; j++) {
     const int n_phases = static_cast<int>(1 + random() % 9);
@@ -45,27 +45,25 @@ void run_jobs(ThreadPool& pool, int n_jobs, unsigned seed) {
     pool.run(phases, &work);
     for (int p = 0; p < n_phases; p++)
       for (size_t c = 0; c < work.runs[p].size(); c++) {
-        expect(work.runs[p][c] == 1, "threads", "a chunk did not run once");
-        expect(!p || work.seen[p][c] == static_cast<int>(work.runs[p - 1].size()), "threads",
-               "a phase began before the last one was complete");
+        report.expect(work.runs[p][c] == 1, "a chunk did not run once");
+        report.expect(!p || work.seen[p][c] == static_cast<int>(work.runs[p - 1].size()),
+                      "a phase began before the last one was complete");
       }
   }
 }
 
 }  // namespace
 
-void check_pool() {
+void check_threads(Report& report) {
   for (int n_threads = 1; n_threads <= 4; n_threads++) {
     ThreadPool pool(n_threads);
-    run_jobs(pool, 200, 1);
+    run_jobs(pool, 200, 1, report);
     std::vector<std::thread> callers;
-    for (unsigned i = 0; i < 3; i++) callers.emplace_back([&pool, i] { run_jobs(pool, 60, i); });
+    for (unsigned i = 0; i < 3; i++) callers.emplace_back([&, i] { run_jobs(pool, 60, i, report); });
     for (std::thread& caller : callers) caller.join();
   }
   for (int i = 0; i < 30; i++) {  // its threads may not even have begun when it ends
     ThreadPool pool(3);
-    if (i % 2) run_jobs(pool, 1, static_cast<unsigned>(i));
+    if (i % 2) run_jobs(pool, 1, static_cast<unsigned>(i), report);
   }
 }
-
-}  // namespace sixfold

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "../text/spm.h"
-#include "check.h"
+#include "cases.h"
 
-namespace sixfold {
+using namespace sixfold;
+
 namespace {
 
 const std::string kBlank = "\xe2\x96\x81";  // U+2581
@@ -31,7 +32,7 @@ std::string with_blanks(const std::string& text) {
 
 }  // namespace
 
-void check_spm() {
+void check_spm(Report& report) {
   const std::vector<std::string> texts = tokens();
   const std::vector<std::string_view> views(texts.begin(), texts.end());
   std::vector<float> scores;
@@ -54,12 +55,10 @@ void check_spm() {
       vocabulary.encode({exact.data(), exact.size()}, false, ids);
       std::string spelled;
       for (const int32_t id : ids) spelled += id < 256 ? std::string(1, static_cast<char>(id)) : texts[id];
-      expect(spelled == with_blanks(text), "text", "tokens do not spell the text");
+      report.expect(spelled == with_blanks(text), "tokens do not spell the text");
     }
   };
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < 3; i++) threads.emplace_back(work, i);
   for (std::thread& t : threads) t.join();
 }
-
-}  // namespace sixfold
