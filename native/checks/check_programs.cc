@@ -125,8 +125,8 @@ struct Modes {
 };
 
 truth::Row times(const truth::Tensor& w, const truth::Row& x, Modes modes) {
-  const bool is_float = w.ggml_type == kGgmlF32 || w.ggml_type == kGgmlF16 || w.ggml_type == kGgmlBF16;
-  return truth::product(w, x, modes.int8 && !is_float);
+  if (!modes.int8 || w.ggml_type == kGgmlF32) return truth::product(w, x, kActFloat);
+  return truth::product(w, x, w.ggml_type == kGgmlF16 || w.ggml_type == kGgmlBF16 ? kActBF16 : kActInt8);
 }
 
 // One of q, k and v: [heads][d], as attention sees it. `norm` may be empty.
@@ -190,7 +190,7 @@ truth::Rows logits_of(const Case& c, const Weights& w, const std::vector<int32_t
     if (c.experts) {
       std::vector<int> chosen;
       truth::Row shares;
-      truth::experts(truth::product(w.router, middle, false), c.used, c.renormalize, &chosen, &shares);
+      truth::experts(truth::product(w.router, middle, kActFloat), c.used, c.renormalize, &chosen, &shares);
       for (int u = 0; u < c.used; u++) add(&x, feed_forward(c, w.parts[chosen[u]], middle, modes), shares[u]);
     } else {
       y = feed_forward(c, w.parts[0], middle, modes);

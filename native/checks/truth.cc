@@ -7,7 +7,6 @@
 #include <random>
 
 #include "cases.h"
-#include "layout.h"
 
 namespace truth {
 
@@ -163,11 +162,18 @@ Row int8_rounded(const Row& x) {
   return out;
 }
 
-Row product(const Tensor& w, const Row& x, bool int8) {
-  const Row a = int8 ? int8_rounded(x) : x;
+Row bf16_rounded(const Row& x) {
+  Row out(x);
+  for (double& v : out) v = bfloat16(static_cast<float>(v));
+  return out;
+}
+
+Row product(const Tensor& w, const Row& x, ActKind act) {
+  const Row a = act == kActInt8 ? int8_rounded(x) : act == kActBF16 ? bf16_rounded(x) : x;
+  const Row weights = act == kActBF16 ? bf16_rounded(w.values) : w.values;
   Row out(w.n);
   for (int r = 0; r < w.n; r++)
-    out[r] = std::inner_product(a.begin(), a.end(), w.values.begin() + static_cast<ptrdiff_t>(r) * w.k, 0.0);
+    out[r] = std::inner_product(a.begin(), a.end(), weights.begin() + static_cast<ptrdiff_t>(r) * w.k, 0.0);
   return out;
 }
 
