@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_kernel_objects.py"
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="it looks for instructions of x86-64"
-)
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="it looks for instructions of x86-64")
 
 ADD = "void f(float* a, const float* b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }"
 SHIFT = "unsigned long f(unsigned long a, int n) { return a << n; }"
