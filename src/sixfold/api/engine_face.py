@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
 from sixfold.messages import EngineStats, GenerateRequest, TokenDelta
 from sixfold.text.chat_template import ChatTemplate
@@ -57,6 +57,11 @@ class EngineFace(Protocol):
     @property
     def default_seed(self) -> int | None:
         """For requests without `seed`; None draws a random one each."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """Fields of `SamplingParams` for requests that do not give them."""
         ...
 
     @property

@@ -46,6 +46,7 @@ def show(
     from sixfold.engine.launch import model_path
     from sixfold.engine.memory import memory_available, memory_need
     from sixfold.model_file import open_model
+    from sixfold.text import sampling_defaults
 
     path = model_path(name)
     model = open_model(path, quantize=None if quantize == "none" else quantize)
@@ -66,6 +67,7 @@ def show(
         "experts": c.n_experts,
         "context": c.context,
         "chat_template": _has_template(path),
+        "sampling": sampling_defaults(path),
         "memory": {
             "max_model_len": need.context,
             "max_num_seqs": need.sequences,
@@ -139,11 +141,17 @@ def _print(report: dict[str, Any], need: str) -> None:
         ("vocabulary", f"{report['vocabulary']:,}"),
         ("context", f"{report['context']:,} tokens"),
         ("chat", "has a template" if report["chat_template"] else "no template: a base model, for completions only"),
+        ("sampling", _sampling(report["sampling"])),
         ("memory", need),
         ("free", f"{memory['available'] / 1e9:,.1f} GB: {'it fits' if memory['fits'] else 'it does not fit'}"),
     ]
     for title, value in rows:
         click.echo(f"{title:13} {value}")
+
+
+def _sampling(recommended: dict[str, Any]) -> str:
+    values = ", ".join(f"{name} {value}" for name, value in recommended.items())
+    return f"{values}: of requests that do not give them" if values else "nothing is recommended"
 
 
 def _file_line(file: dict[str, Any]) -> str:
