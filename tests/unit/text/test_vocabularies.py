@@ -184,9 +184,23 @@ def test_broken_tokens_are_refused(tmp_path: Path, place: int, text: str) -> Non
         build(tmp_path, w.tiny_spm(**{"tokenizer.ggml.tokens": tokens}))
 
 
+LONG = [
+    unit * (300_000 // len(unit))
+    for unit in ("a", " ", "<", "\n", "1", "漢字", "<u", "🙂", "<|im_end|", "'s", "e\u0301")
+]
+"""What is not linear in these does not come to an end."""
+
+
 def test_long_texts_take_linear_time(gemma: Tokenizer) -> None:
-    for text in ("a" * 300_000, " " * 300_000, "<" * 300_000, "\n" * 300_000, "漢字" * 100_000, "<u" * 100_000):
+    for text in LONG:
         assert gemma.decode(gemma.encode(text, parse_control=True)) == text
+
+
+@pytest.mark.parametrize("family", ["llama-bpe", "llama-spm", "smollm2"])
+def test_long_texts_take_linear_time_in_small_vocabularies(family: str, tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, load(family)["vocabulary"])
+    for text in LONG:
+        assert tokenizer.decode(tokenizer.encode(text[:100_000], parse_control=True)) == text[:100_000]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
