@@ -51,3 +51,19 @@ def tiny_vocabulary() -> dict[str, Any]:
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.add_bos_token": False,
     }
+
+
+def tiny_spm(**changes: Any) -> dict[str, Any]:
+    """Metadata of a SentencePiece vocabulary: bytes, ten pieces, a user-defined and a control token."""
+    pieces = {"▁": -1, "a": -2, "b": -3, "c": -4, "ab": -6, "bc": -5, "▁a": -7, "▁▁": -8, "abc": -9, "▁ab": -10}
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "<tool>", "a<b"]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(pieces), 4, 3],
+        "tokenizer.ggml.scores": [0.0] * 259 + [float(score) for score in pieces.values()] + [0.0, 0.0],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    return {**metadata, **changes}

@@ -53,6 +53,11 @@ class ModelConfig:
     max_model_len: int = setting(
         0, "longest prompt plus output in tokens; 0: the model's own context, at most 131072", low=0, high=1 << 24
     )
+    generation_config: str = setting(
+        "auto",
+        "sampling parameters of requests that do not give them: what the model's files recommend, or none of that",
+        choices=("auto", "none"),
+    )
 
     @property
     def quantization(self) -> str | None:

@@ -115,6 +115,11 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         return self.text.tokenizer
 
+    @property
+    def default_params(self) -> SamplingParams:
+        """Of calls that give none: what the model's files recommend (`generation_config="none"`: nothing)."""
+        return SamplingParams(**self.text.sampling_defaults)
+
     def __enter__(self) -> LLM:
         return self
 
@@ -137,7 +142,7 @@ class LLM:
         """Continue each prompt (a text, token ids, or a list of either); one output per prompt, in order.
 
         Args:
-            params: for all prompts, or one for each.
+            params: for all prompts, or one for each; None: `default_params`.
 
         Raises:
             InvalidRequest: a prompt or a parameter cannot be used; nothing was started.
@@ -166,7 +171,7 @@ class LLM:
         Raises:
             InvalidRequest, RequestFailed: as in `generate`.
         """
-        params = params or SamplingParams()
+        params = params or self.default_params
         chat = not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], dict)
         ids = self._chat_ids(prompt) if chat else self._prompt_ids(prompt)
         request = execution_request(ids, params, self.text, prompt_field="messages" if chat else "prompt")
@@ -196,7 +201,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         prompt_field: str,
     ) -> list[RequestOutput]:
-        each = _per_prompt(params or SamplingParams(), len(prompts))
+        each = _per_prompt(params or self.default_params, len(prompts))
         requests = [
             execution_request(i, p, self.text, prompt_field=prompt_field) for i, p in zip(prompts, each, strict=True)
         ]

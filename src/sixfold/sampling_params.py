@@ -83,21 +83,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.prompt_logprobs is not None:
             _whole("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
 
-    def resolve(self, *, vocab_size: int, end_ids: frozenset[int], default_seed: int | None = None) -> Sampling:
-        """Turn into what the engine executes, against one model's vocabulary.
+    def resolve(self, *, end_ids: frozenset[int], default_seed: int | None = None) -> Sampling:
+        """Turn into what the engine executes. Whether the ids are the model's is not known here.
 
         Args:
-            vocab_size: number of ids that the tokenizer can decode.
             end_ids: every end-of-turn id that the model declares.
             default_seed: for a request without `seed`; None draws a random one.
-
-        Raises:
-            InvalidRequest: an id is outside the vocabulary; `param` names the field.
         """
-        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
-            for token_id in ids:
-                if not 0 <= token_id < vocab_size:
-                    raise InvalidRequest(f"{name}: token id {token_id} is not in [0, {vocab_size})", param=name)
         seed = self.seed if self.seed is not None else default_seed
         stops = set(self.stop_token_ids) | (set() if self.ignore_eos else end_ids)
         return Sampling(

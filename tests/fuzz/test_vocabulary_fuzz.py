@@ -59,12 +59,12 @@ def test_o52_damaged_tokenizer_json(tmp_path: Path) -> None:
     whole = {
         "version": "1.0",
         "added_tokens": [
-            {"id": len(alphabet), "content": "<s>", "special": True, "rstrip": False, "lstrip": False}
+            {"id": len(alphabet) + 1, "content": "<s>", "special": True, "rstrip": False, "lstrip": False}
             | {"single_word": False, "normalized": False}
         ],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": alphabet | {"He": len(alphabet) + 1}, "merges": [["H", "e"]]},
+        "model": {"type": "BPE", "vocab": alphabet | {"He": len(alphabet)}, "merges": [["H", "e"]]},
     }
     raw = json.dumps(whole, ensure_ascii=False).encode()
     path = tmp_path / "tokenizer.json"

@@ -34,7 +34,7 @@ async def create_chat_completion(call: Call) -> None:
     with context.admitted():
         request, ignored = await read_request(call, ChatRequest)
         limits = _limits(request)
-        params = sampling_params(request, limits)
+        params = sampling_params(request, limits, context.client.sampling_defaults)
         messages = template_messages(request.messages)
         context.check_model(request.model)
         context.check_room(params.n)

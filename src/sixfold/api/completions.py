@@ -33,7 +33,7 @@ async def create_completion(call: Call) -> None:
     with context.admitted():
         request, ignored = await read_request(call, CompletionRequest)
         limits = _limits(request)
-        params = sampling_params(request, limits)
+        params = sampling_params(request, limits, context.client.sampling_defaults)
         texts, ids = split_prompts(request.prompt)
         n_choices = max(len(texts), len(ids)) * params.n
         if n_choices > MAX_PROMPTS:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from sixfold.errors import SixfoldError
 from sixfold.messages import EngineStats, GenerateRequest, TokenDelta
@@ -56,6 +56,11 @@ class EngineFace(Protocol):
     @property
     def default_seed(self) -> int | None:
         """For requests without `seed`; None draws a random one each."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """Fields of `SamplingParams` for requests that do not give them."""
         ...
 
     @property

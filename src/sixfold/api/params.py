@@ -5,7 +5,9 @@ The order of checks: ranges, model, (the endpoint tokenizes), token ids and leng
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sixfold.api.context import ApiContext
 from sixfold.api.generation import TextOptions
@@ -54,8 +56,11 @@ class Limits:
     prompt_logprobs: int | None = None
 
 
-def sampling_params(request: GenerationRequest, limits: Limits) -> SamplingParams:
+def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mapping[str, Any]) -> SamplingParams:
     """Check everything that needs neither the model nor the prompt.
+
+    Args:
+        defaults: fields of `SamplingParams` for what the request leaves out.
 
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
@@ -77,7 +82,7 @@ def sampling_params(request: GenerationRequest, limits: Limits) -> SamplingParam
             max_tokens=limits.max_tokens,
             logprobs=limits.logprobs,
             prompt_logprobs=limits.prompt_logprobs,
-            **given,
+            **{**defaults, **given},
         )
     except InvalidRequest as error:
         raise _renamed(error, {"max_tokens": limits.max_tokens_field, "logprobs": limits.logprobs_field}) from None
@@ -119,19 +124,20 @@ def execution_requests(
         )
         for prompt in prompts
     ]
-    _check_choice_is_left(requests[0], context.client.tokenizer.n_vocab)
+    tokenizer = context.client.tokenizer
+    _check_choice_is_left(requests[0], tokenizer.n_vocab - len(tokenizer.absent_ids))
     return requests
 
 
-def _check_choice_is_left(request: GenerateRequest, n_vocab: int) -> None:
+def _check_choice_is_left(request: GenerateRequest, n_tokens: int) -> None:
     """With a small vocabulary a caller can forbid every token. The sampler could only fail then."""
     sampling = request.sampling
     forbidden = {token_id for token_id, bias in sampling.logit_bias.items() if bias <= FORBIDDING_BIAS}
     if sampling.min_tokens:
         forbidden.update(sampling.stop_token_ids)
-    if len(forbidden) >= n_vocab and request.max_tokens:
+    if len(forbidden) >= n_tokens and request.max_tokens:
         raise InvalidRequest(
-            f"logit_bias, stop ids and min_tokens together forbid all {n_vocab} tokens", param="logit_bias"
+            f"logit_bias, stop ids and min_tokens together forbid all {n_tokens} tokens", param="logit_bias"
         )
 
 

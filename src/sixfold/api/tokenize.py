@@ -36,7 +36,8 @@ async def tokenize(call: Call) -> None:
         request, ignored = await read_request(call, TokenizeRequest)
         context.check_model(request.model)
         ids = await _ids(call, request)
-    tokenizer = context.client.tokenizer
+        tokenizer = context.client.tokenizer
+        check_ids(ids, tokenizer, "prompt" if request.messages is None else "messages")
     pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
     answer = TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces)
     await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))

@@ -27,6 +27,8 @@ __all__ = ["chat", "run"]
 HELP = "/reset forgets the conversation. Ctrl-C stops an answer. /exit or Ctrl-D leaves."
 MAX_TOKENS = 1024
 """Of an answer, unless the user says otherwise: a small model may never find an end."""
+CHAT_SAMPLING = {"temperature": 0.7, "top_p": 0.95}
+"""Where neither the user nor the model says otherwise: a little calmer than the API, for people to read."""
 ONE_CHAT = ("served_model_name", "max_num_seqs", "max_queued_requests", "max_queued_tokens", "scheduling_policy")
 """Settings that make no difference to one conversation: accepted, and left out of the help."""
 
@@ -60,9 +62,9 @@ def _model_and_prompt(ctx: click.Context, param: click.Parameter, words: tuple[s
 def _sampling_options(command: Command) -> Command:
     """Decorator: the flags of one answer, not of the server."""
     options: tuple[Callable[[Command], Command], ...] = (
-        click.option("--top-k", type=int, default=0, show_default=True, help="0 is off."),
-        click.option("--top-p", type=float, default=0.95, show_default=True, help="Nucleus of the draw."),
-        click.option("--temperature", type=float, default=0.7, show_default=True, help="0 is greedy."),
+        click.option("--top-k", type=int, help="0 is off.  [default: the model's own, or 0]"),
+        click.option("--top-p", type=float, help="Nucleus of the draw.  [default: the model's own, or 0.95]"),
+        click.option("--temperature", type=float, help="0 is greedy.  [default: the model's own, or 0.7]"),
         click.option(
             "--max-tokens", type=int, default=MAX_TOKENS, show_default=True, help="Longest answer, in tokens."
         ),
@@ -82,13 +84,13 @@ def chat(model: str | None, config_file: Path | None, system: str, **options: An
 
     /reset forgets the conversation, /exit or Ctrl-D leaves. Ctrl-C stops an answer; at the prompt, twice, it leaves.
     """
-    params, flags = _split(options)
+    wanted, flags = _split(options)
     typed = sys.stdin.isatty()
     with _loaded(model, config_file, flags, say=typed) as llm:
         _require_template(llm)
         if typed:
             click.echo(HELP)
-        _converse(llm, params, [{"role": "system", "content": system}] if system else [])
+        _converse(llm, _params(llm, wanted), [{"role": "system", "content": system}] if system else [])
     return 0
 
 
@@ -100,7 +102,7 @@ def chat(model: str | None, config_file: Path | None, system: str, **options: An
 def run(words: tuple[str | None, str], raw: bool, config_file: Path | None, system: str, **options: Any) -> int:
     """Answer PROMPT with MODEL (default: smollm2) and exit. PROMPT `-` reads it from standard input."""
     model, prompt = words
-    params, flags = _split(options)
+    wanted, flags = _split(options)
     text = read_input() if prompt == "-" else prompt
     if raw and system:
         raise click.UsageError("--system has no place in --raw: put it into the prompt.")
@@ -109,15 +111,24 @@ def run(words: tuple[str | None, str], raw: bool, config_file: Path | None, syst
             _require_template(llm)
         messages = [{"role": "system", "content": system}] if system else []
         asked: str | list[Message] = text if raw else [*messages, {"role": "user", "content": text}]
-        _, stopped = _answer(llm, asked, params)
+        _, stopped = _answer(llm, asked, _params(llm, wanted))
     return 130 if stopped else 0
 
 
-def _split(options: dict[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what the user says of the answer, settings)"""
     from sixfold.sampling_params import SamplingParams
 
     wanted = {name: options.pop(name) for name in ("max_tokens", "temperature", "top_p", "top_k")}
-    return SamplingParams(**wanted), options
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    SamplingParams(**wanted)  # refused before the model is loaded
+    return wanted, options
+
+
+def _params(llm: LLM, wanted: dict[str, Any]) -> SamplingParams:
+    from sixfold.sampling_params import SamplingParams
+
+    return SamplingParams(**{**CHAT_SAMPLING, **llm.text.sampling_defaults, **wanted})
 
 
 @contextmanager

@@ -127,17 +127,21 @@ def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
         if config.executor.executor != "scripted":
             model_store.resolve(config.model.model)
         found = launch.resolve(config)
+        recommended = launch.recommended_sampling(found)
     except ModelNotFound:
         return {}  # `_models` says so where it is a problem
     except SixfoldError as error:
         _add(problems, error)
         return {}
     values = {f.name: getattr(getattr(found, owner) if owner else found, f.name) for owner, f in settings().values()}
-    return {
+    automatic = {
         name: values[name]
         for name, given in resolved.values.items()
         if type(given) is int and given == 0 and values[name] != 0
     }
+    if recommended:
+        automatic["generation_config"] = ", ".join(f"{name} {value}" for name, value in recommended.items())
+    return automatic
 
 
 def _port_notes(host: str, port: int) -> list[str]:

@@ -48,6 +48,7 @@ def show(
     from sixfold.engine.launch import model_path
     from sixfold.engine.memory import memory_need
     from sixfold.model_file import open_model
+    from sixfold.text import sampling_defaults
 
     settings = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "kv_cache_dtype": kv_cache_dtype}
     config = Config.from_flat({**settings, "quantize": quantize})
@@ -70,6 +71,7 @@ def show(
         "experts": c.n_experts,
         "context": c.context,
         "chat_template": _has_template(path),
+        "sampling": sampling_defaults(path),
         "memory": {
             "max_model_len": need.context,
             "max_num_seqs": need.sequences,
@@ -145,6 +147,7 @@ def _print(report: dict[str, Any], need: str, source: str) -> None:
         ("vocabulary", f"{report['vocabulary']:,}"),
         ("context", f"{report['context']:,} tokens"),
         ("chat", "has a template" if report["chat_template"] else "no template: a base model, for completions only"),
+        ("sampling", _sampling(report["sampling"])),
         ("memory", need),
         (
             "available",
@@ -153,6 +156,11 @@ def _print(report: dict[str, Any], need: str, source: str) -> None:
     ]
     for title, value in rows:
         click.echo(f"{title:13} {value}")
+
+
+def _sampling(recommended: dict[str, Any]) -> str:
+    values = ", ".join(f"{name} {value}" for name, value in recommended.items())
+    return f"{values}: of requests that do not give them" if values else "nothing is recommended"
 
 
 def _file_line(file: dict[str, Any]) -> str:

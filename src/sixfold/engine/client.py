@@ -118,6 +118,7 @@ class EngineClient:
         self.model_name = text.name
         self.max_model_len = text.max_model_len
         self.default_seed = text.default_seed
+        self.sampling_defaults = text.sampling_defaults
         self.max_outstanding = config.scheduler.max_queued_requests + config.scheduler.max_num_seqs
         """Choices that the engine holds at most, running and waiting together."""
         self.scripted = config.executor.executor == "scripted"

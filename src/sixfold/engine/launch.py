@@ -15,9 +15,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,6 +43,7 @@ __all__ = [
     "in_process",
     "load_text",
     "read_run_files",
+    "recommended_sampling",
     "resolve",
 ]
 
@@ -64,6 +66,8 @@ class ModelText:
     """Longest prompt plus output, in tokens."""
     default_seed: int | None = None
     """For requests without a seed; None draws one for each."""
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `SamplingParams` that the model's files recommend, for requests that do not give them."""
 
 
 class RunFiles(msgspec.Struct, frozen=True):
@@ -201,10 +205,10 @@ def model_path(name: str) -> Path:
 
 
 def load_text(config: Config) -> ModelText:
-    """Tokenizer and chat template of a resolved configuration.
+    """Tokenizer, chat template and sampling defaults of a resolved configuration.
 
     Raises:
-        ModelFileError: the file has no usable tokenizer.
+        ModelFileError: the file has no usable tokenizer, or recommends what no request may ask for.
     """
     from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, load_text_files
 
@@ -212,11 +216,37 @@ def load_text(config: Config) -> ModelText:
         tokenizer = byte_tokenizer(load_script(config.executor.script).tokens)
         template: ChatTemplate | None = ChatTemplate(CHATML, tokenizer)
     else:
-        files = load_text_files(Path(config.model.model))
+        files = load_text_files(Path(config.model.model), n_rows=_n_rows(config))
         tokenizer, template = files.tokenizer, files.chat_template
     return ModelText(
-        config.model.served_model_name, tokenizer, template, config.model.max_model_len, config.seed or None
+        config.model.served_model_name,
+        tokenizer,
+        template,
+        config.model.max_model_len,
+        config.seed or None,
+        recommended_sampling(config),
     )
+
+
+def _n_rows(config: Config) -> int | None:
+    """Ids that the model of a folder computes with; None for a GGUF file, and where nothing is computed."""
+    from sixfold.model_file import open_model
+
+    path = Path(config.model.model)
+    return open_model(path).config.vocab if path.is_dir() and config.executor.executor == "native" else None
+
+
+def recommended_sampling(config: Config) -> dict[str, Any]:
+    """Fields of `SamplingParams` that the model of a resolved configuration recommends; empty if they are not wanted.
+
+    Raises:
+        ModelFileError: its file holds a value that no request may ask for.
+    """
+    if config.model.generation_config == "none" or config.model.model == SCRIPTED_MODEL:
+        return {}
+    from sixfold.text import sampling_defaults
+
+    return sampling_defaults(Path(config.model.model))
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -55,7 +55,7 @@ def execution_request(
         prompt_field, max_tokens_field: what the caller calls them, for error messages.
 
     Raises:
-        InvalidRequest: an empty prompt, or a token id outside the vocabulary.
+        InvalidRequest: an empty prompt, or a token id that the model does not have.
         ContextLengthExceeded: prompt, or prompt plus `max_tokens`, is longer than the model's context.
     """
     tokenizer = model.tokenizer
@@ -63,7 +63,9 @@ def execution_request(
         raise InvalidRequest(f"{prompt_field} is empty", param=prompt_field)
     check_ids(prompt_token_ids, tokenizer, prompt_field)
     max_tokens = _room(len(prompt_token_ids), model.max_model_len, params.max_tokens, prompt_field, max_tokens_field)
-    sampling = params.resolve(vocab_size=tokenizer.n_vocab, end_ids=tokenizer.end_ids, default_seed=model.default_seed)
+    for field, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        check_ids(ids, tokenizer, field)
+    sampling = params.resolve(end_ids=tokenizer.end_ids, default_seed=model.default_seed)
     if sampling.min_tokens > max_tokens:
         sampling = msgspec.structs.replace(sampling, min_tokens=max_tokens)
     return GenerateRequest(
@@ -81,11 +83,12 @@ def execution_request(
     )
 
 
-def check_ids(ids: Sequence[int], tokenizer: Tokenizer, field: str) -> None:
-    """Raises: InvalidRequest: an id is outside the vocabulary."""
-    if ids and not (min(ids) >= 0 and max(ids) < tokenizer.n_vocab):
-        wrong = next(i for i in ids if not 0 <= i < tokenizer.n_vocab)
-        raise InvalidRequest(f"{field}: token id {wrong} is not in [0, {tokenizer.n_vocab})", param=field)
+def check_ids(ids: Collection[int], tokenizer: Tokenizer, field: str) -> None:
+    """Raises: InvalidRequest: an id is outside the vocabulary, or stands for no token."""
+    wrong = tokenizer.first_unknown(ids)
+    if wrong is not None:
+        reason = "stands for no token" if wrong in tokenizer.absent_ids else f"is not in [0, {tokenizer.n_vocab})"
+        raise InvalidRequest(f"{field}: token id {wrong} {reason}", param=field)
 
 
 def _room(n_prompt: int, limit: int, max_tokens: int | None, prompt_field: str, max_tokens_field: str) -> int:

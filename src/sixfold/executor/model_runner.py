@@ -43,6 +43,7 @@ class NativeBackend:
         self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool))
         self._prompt_logprobs: dict[int, int] = {}
         self._logits = np.empty((max_slots, model.vocab), np.float32)
+        self._absent = np.array(model.config.absent_ids, np.intp)
         self.facts = WorkerFacts(
             os.getpid(),
             config.cache.num_kv_blocks,
@@ -96,6 +97,8 @@ class NativeBackend:
         sampled = np.flatnonzero(step.flags & SAMPLE)
         scored = self._scored_tokens(step, slots, row_of_token, positions)
         wants_logits = self._sampler.rows_need_logits(step.slots[sampled])
+        if len(self._absent):
+            wants_logits[:] = True  # the program's argmax knows no forbidden ids
         greedy = np.concatenate([~wants_logits, np.zeros(len(scored), np.bool_)]).astype(np.uint8)
         out_ids = np.empty(len(greedy), np.int32)
         out_nan = np.empty(len(greedy), np.uint8)
@@ -112,6 +115,7 @@ class NativeBackend:
             out_nan,
             logits,
         )
+        logits[:, self._absent] = -np.inf
         drawn = Drawn(np.full(step.n_rows, -1, np.int32), np.zeros(step.n_rows, np.int32))
         self._draw(step, sampled, np.flatnonzero(wants_logits), out_ids, out_nan, logits, drawn)
         if len(scored):

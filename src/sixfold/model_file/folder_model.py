@@ -92,8 +92,12 @@ def _read_config(folder: Path, tensors: dict[str, list[Stored]]) -> ModelConfig:
         return tensors["token_embd.weight"][0].shape[0]
 
     _, config = folder_config(folder / _CONFIG, lambda name: f"blk.0.{name}" in tensors, vocab)
+    known = _token_ids(folder)
+    if not known:
+        return config
     # Some tokenizers know more than the model: pictures' marks, where the text model is used alone.
-    return replace(config, vocab=min(config.vocab, _n_tokens(folder) or config.vocab))
+    n_ids = min(config.vocab, max(known) + 1)
+    return replace(config, vocab=n_ids, absent_ids=tuple(i for i in range(n_ids) if i not in known))
 
 
 class _Added(msgspec.Struct):
@@ -109,23 +113,23 @@ class _TokenizerJson(msgspec.Struct):
     added_tokens: list[_Added] = []
 
 
-def _n_tokens(folder: Path) -> int:
-    """Tokens of tokenizer.json, gaps between their ids included; 0: there is no such file.
+def _token_ids(folder: Path) -> set[int]:
+    """Ids of tokenizer.json; empty: there is no such file.
 
     Raises:
         ModelFileError: it cannot be read, or is no tokenizer.
     """
     path = folder / _TOKENIZER
     if not path.exists():
-        return 0
+        return set()
     raw = read_whole(path, bytes_max=_TOKENIZER_BYTES_MAX)
     try:
         tokenizer = msgspec.json.decode(raw, type=_TokenizerJson)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path.name}: {error}") from error
     vocab = tokenizer.model.vocab
-    last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
-    return max(last, *(added.id for added in tokenizer.added_tokens), -1) + 1
+    ids = set(vocab.values() if isinstance(vocab, dict) else range(len(vocab)))
+    return {i for i in (*ids, *(added.id for added in tokenizer.added_tokens)) if i >= 0}
 
 
 def _converted(entry: Architecture, tensors: dict[str, list[Stored]], config: ModelConfig) -> dict[str, list[Stored]]:

@@ -104,7 +104,7 @@ class ModelConfig:
     ffn: int
     """Inner width of a dense feed-forward layer."""
     vocab: int
-    """Tokens: what the head computes, and what can be drawn. Rows of the files behind these are padding."""
+    """Ids: what the head computes. Rows of the files behind these are padding."""
     context: int
     """Positions that the model was made for."""
     eps: float
@@ -141,6 +141,8 @@ class ModelConfig:
     qkv_bias: bool
     output_bias: bool
     """Of the attention's output projection."""
+    absent_ids: tuple[int, ...] = ()
+    """Ids below `vocab` that the tokenizer leaves out: never drawn."""
 
     @property
     def q_size(self) -> int:

@@ -1,6 +1,6 @@
 """The tokenizer of a Hugging Face folder: tokenizer.json, and what the other files say of its special tokens.
 
-    tokenizer.json          the vocabulary and its rules, run by the library that defines the format
+    tokenizer.json          the vocabulary and its rules (`tokenizer_json.py`)
     tokenizer_config.json   names of the special tokens, chat template
     special_tokens_map.json names of the special tokens, where the file above has none
     generation_config.json  ids that end a turn (`generation.py`)
@@ -15,97 +15,69 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from sixfold.errors import ModelFileError
 from sixfold.text.byte_level import byte_level_token_bytes
 from sixfold.text.folder_files import read_json, read_json_object
-from sixfold.text.generation import GenerationConfig
-from sixfold.text.literals import BLANKS
+from sixfold.text.generation import declared_end_ids
+from sixfold.text.literals import ASCII_BLANKS, UNICODE_BLANKS, LiteralSplitter
 from sixfold.text.spm import SPACE, byte_value, spm_token_bytes
 from sixfold.text.tokenizer import Tokenizer
+from sixfold.text.tokenizer_json import FILE, AddedToken, TokenizerJson, load_library, read_tokenizer_json, steps
 from sixfold.text.turn_ends import ALWAYS_CONTROL, END_MARKS
 
 __all__ = ["folder_tokenizer"]
 
-_FILE = "tokenizer.json"
-_BYTES_MAX = 256 << 20
-_IDS_MAX = 1 << 24
+_CONFIG = "tokenizer_config.json"
 _KEEPING_STEPS = frozenset({"Prepend", "ByteLevel", "Digits", "Metaspace", "Split", "Punctuation"})
 """Normalizers and pre-tokenizers that cut a text and add to it, but take nothing away (unless a `behavior` says so)."""
 
 
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-    special: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-
-
-class _Model(msgspec.Struct):
-    type: str = "BPE"
-    byte_fallback: bool = False
-
-
-class _File(msgspec.Struct):
-    """The part of tokenizer.json that the library does not tell."""
-
-    model: _Model
-    added_tokens: list[_AddedToken] = []
-    normalizer: dict[str, Any] | None = None
-    pre_tokenizer: dict[str, Any] | None = None
-    decoder: dict[str, Any] | None = None
-
-
-def folder_tokenizer(folder: Path, template: str = "") -> Tokenizer:
+def folder_tokenizer(folder: Path, template: str = "", *, n_rows: int | None = None) -> Tokenizer:
     """Build the tokenizer of a folder. Takes about 0.1 s for 32,000 tokens, 2 s for 262,144.
 
     Args:
         folder: the one with tokenizer.json.
         template: source of the chat template; an end-of-turn mark that it writes ends a turn.
+        n_rows: ids that the model knows. A tokenizer may know more, and those are none for this model: a text that
+            contains one has an id outside [0, n_vocab). None: all.
 
     Raises:
         ModelFileError: a file is missing, broken, or of a kind that is not supported.
     """
-    raw = _read(folder / _FILE)
-    try:
-        file = msgspec.json.decode(raw, type=_File)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{_FILE}: not a tokenizer ({error})") from error
-    if file.model.type != "BPE":
-        raise ModelFileError(f"{_FILE}: tokenizer model {file.model.type!r} is not supported (only 'BPE' is)")
-    library = _library(raw)
+    file, library, vocabulary, raw = read_tokenizer_json(folder / FILE)
     special = _special_tokens(folder)
-    names = set(special.values())
-    control = {
-        token.content: token.id
-        for token in file.added_tokens
-        if token.content and (token.special or token.content in ALWAYS_CONTROL or token.content in names)
-    }
+    control_tokens = _control_tokens(file, set(special.values()))
+    control = {token.content: token.id for token in control_tokens}
     own_text = [token.id for token in file.added_tokens if token.content not in control]
-    table = _token_bytes(file, library, [*control.values(), *own_text])
+    table = _token_bytes(file, vocabulary, [*control.values(), *own_text])[:n_rows]
+    bos_id, eos_id = (_named_id(name, special, control, len(table)) for name in ("bos_token", "eos_token"))
+    adds_bos = _adds_bos(library, folder, bos_id)
     encoder = _FolderEncoder(library, _without_prefix(raw))
-    bos_id, eos_id = control.get(special.get("bos_token", "")), control.get(special.get("eos_token", ""))
-    space_after = _space_after(encoder, table, control, own_text)
-    adds_bos = bos_id is not None and _adds_bos(library, folder, bos_id)
     library.encode_special_tokens = True
     _check_control(library, control)
-    end_ids = _end_ids(folder, eos_id, len(table)) | {control[m] for m in END_MARKS if m in control and m in template}
+    end_ids = _end_ids(folder, eos_id) | {control[m] for m in END_MARKS if m in control and m in template}
+    end_ids = {i for i in end_ids if 0 <= i < len(table)}
+    known = set(vocabulary.values())
     return Tokenizer(
         encoder=encoder,
         token_bytes=table,
         control=control,
+        control_literals=LiteralSplitter(
+            control,
+            strips_before=[token.content for token in control_tokens if token.lstrip],
+            strips_after=[token.content for token in control_tokens if token.rstrip],
+            blanks=UNICODE_BLANKS,
+        ),
         end_ids=end_ids,
         bos_id=bos_id,
         adds_bos=adds_bos,
         eos_id=eos_id if eos_id is not None else min(end_ids, default=None),
-        strips_after=[token.content for token in file.added_tokens if token.rstrip],
-        space_after=space_after,
+        space_after=_space_after(encoder, table, control, own_text),
         kept_bytes=_kept_bytes(file),
+        absent_ids=[i for i in range(len(table)) if i not in known],
     )
 
 
@@ -138,78 +110,46 @@ def _encode(library: LibraryTokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise ModelFileError(f"{path.name}: larger than {_BYTES_MAX >> 20} MB")
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"{path.name}: cannot be read ({error.strerror})") from error
+def _control_tokens(file: TokenizerJson, named: set[str]) -> list[AddedToken]:
+    """Added tokens that a text never becomes by itself.
 
-
-def _library(raw: bytes) -> LibraryTokenizer:
-    try:
-        library = LibraryTokenizer.from_str(raw.decode())
-    except Exception as error:
-        raise ModelFileError(f"{_FILE}: the library refuses it ({str(error)[:200]})") from error
-    library.no_truncation()
-    library.no_padding()
-    return library
+    Args:
+        named: literals that tokenizer_config.json gives a role.
+    """
+    found = [t for t in file.added_tokens if t.content and (t.special or t.content in ALWAYS_CONTROL | named)]
+    for token in found:
+        if token.single_word:
+            raise ModelFileError(f"{FILE}: single_word of the control token {token.content!r} is not supported")
+    return found
 
 
 def _without_prefix(raw: bytes) -> LibraryTokenizer | None:
     """A second tokenizer for what follows a control token, where the first puts a blank only in front of all."""
     if not re.search(rb'"prepend_scheme"\s*:\s*"first"', raw):
         return None
-    library = _library(re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', raw))
+    library = load_library(re.sub(rb'("prepend_scheme"\s*:\s*)"first"', rb'\1"never"', raw))
     library.encode_special_tokens = True
     return library
 
 
-def _token_bytes(file: _File, library: LibraryTokenizer, verbatim: list[int]) -> list[bytes]:
-    """[n_vocab] What each token stands for; b"" for an id without a token."""
-    vocabulary = library.get_vocab(with_added_tokens=True)
-    n = max(vocabulary.values(), default=-1) + 1
-    if n > _IDS_MAX:
-        raise ModelFileError(f"{_FILE}: token id {n - 1} is out of range")
-    tokens = [""] * n
+def _token_bytes(file: TokenizerJson, vocabulary: Mapping[str, int], verbatim: list[int]) -> list[bytes]:
+    """[last id + 1] What each token stands for; b"" for an id without a token."""
+    tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, i in vocabulary.items():
         tokens[i] = token
-    kinds = _decoder_kinds(file.decoder)
-    if "ByteLevel" in kinds:
+    if file.is_byte_level:
         return byte_level_token_bytes(tokens, verbatim)
-    if kinds & {"Metaspace", "ByteFallback", "Replace"}:
-        byte_ids = {}
-        if file.model.byte_fallback or "ByteFallback" in kinds:
-            values = ((byte_value(token), i) for i, token in enumerate(tokens) if token.startswith("<0x"))
-            byte_ids = {value: i for value, i in values if value is not None}
-        return spm_token_bytes(tokens, verbatim, byte_ids)
-    raise ModelFileError(f"{_FILE}: its decoder ({', '.join(sorted(kinds)) or 'none'}) is not supported")
+    byte_ids = {}
+    if file.spells_bytes:
+        values = ((byte_value(token), i) for i, token in enumerate(tokens) if token.startswith("<0x"))
+        byte_ids = {value: i for value, i in values if value is not None}
+    return spm_token_bytes(tokens, verbatim, byte_ids)
 
 
-def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
-    return {str(step.get("type")) for step in _steps(decoder)}
-
-
-def _steps(one: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """A normalizer, pre-tokenizer or decoder, which may be a sequence of them, as a list without sequences."""
-    found: list[Mapping[str, Any]] = []
-    left: list[Any] = [one]
-    while left:
-        step = left.pop()
-        if isinstance(step, Mapping):
-            lists = [inner for key in ("normalizers", "pretokenizers", "decoders") if (inner := step.get(key))]
-            left += [inner for many in lists if isinstance(many, list) for inner in many]
-            if not lists:
-                found.append(step)
-    return found
-
-
-def _kept_bytes(file: _File) -> set[int]:
+def _kept_bytes(file: TokenizerJson) -> set[int]:
     """See `Tokenizer`. Nothing is sure where a step is not known here."""
-    spells_all = file.model.byte_fallback or "ByteLevel" in _decoder_kinds(file.decoder)
-    kept = set(range(256 if spells_all else 128))
-    for step in _steps(file.normalizer) + _steps(file.pre_tokenizer):
+    kept = set(range(256 if file.spells_bytes or file.is_byte_level else 128))
+    for step in steps(file.normalizer) + steps(file.pre_tokenizer):
         kind = step.get("type")
         if kind in ("NFC", "NFD", "NFKC", "NFKD"):
             kept &= set(range(128))
@@ -219,7 +159,7 @@ def _kept_bytes(file: _File) -> set[int]:
         elif step.get("behavior") == "Removed" or kind not in _KEEPING_STEPS:
             return set()
     if any(token.lstrip or token.rstrip for token in file.added_tokens):
-        kept = kept & set(range(128)) - set(BLANKS)  # blanks of all Unicode
+        kept = kept & set(range(128)) - set(ASCII_BLANKS.encode())
     return kept
 
 
@@ -228,7 +168,7 @@ def _space_after(
 ) -> list[int] | None:
     """Where the encoder puts a blank (see `Tokenizer`): tried out, since several steps of it can do so."""
     [ids] = encoder.encode_batch(["a"], [True])
-    if b"".join(table[i] for i in ids) != b" a":
+    if b"".join(table[i] for i in ids if i < len(table)) != b" a":
         return None
     return [] if encoder.prefixes_first_only else [*control.values(), *own_text]
 
@@ -236,7 +176,7 @@ def _space_after(
 def _special_tokens(folder: Path) -> dict[str, str]:
     """`bos_token`, `eos_token`, ...: their literals."""
     found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in ("special_tokens_map.json", _CONFIG):
         for key, value in read_json_object(folder / name).items():
             literal = value.get("content") if isinstance(value, dict) else value
             if key.endswith("_token") and isinstance(literal, str) and literal:
@@ -244,12 +184,29 @@ def _special_tokens(folder: Path) -> dict[str, str]:
     return found
 
 
-def _adds_bos(library: LibraryTokenizer, folder: Path, bos_id: int) -> bool:
-    """What tokenizer_config.json says, or else what the library's own finishing step does."""
-    said = read_json_object(folder / "tokenizer_config.json").get("add_bos_token")
-    if isinstance(said, bool):
-        return said
-    return library.encode("").ids[:1] == [bos_id]
+def _named_id(name: str, special: Mapping[str, str], control: Mapping[str, int], n_vocab: int) -> int | None:
+    token_id = control.get(special.get(name, ""))
+    if token_id is not None and token_id >= n_vocab:
+        raise ModelFileError(f"{name} {special[name]!r} has the id {token_id}; the model has {n_vocab}")
+    return token_id
+
+
+def _adds_bos(library: LibraryTokenizer, folder: Path, bos_id: int | None) -> bool:
+    """What tokenizer_config.json says, or else what the library's own finishing step does.
+
+    Raises:
+        ModelFileError: something else than a BOS in front would belong to a text.
+    """
+    finished, bare = library.encode("a").ids, library.encode("a", add_special_tokens=False).ids
+    if finished not in (bare, [bos_id, *bare]):
+        raise ModelFileError(
+            f"{FILE}: the post_processor makes {finished} of {bare}; only a bos_token in front is supported"
+        )
+    config = read_json_object(folder / _CONFIG)
+    if config.get("add_eos_token") is True:
+        raise ModelFileError(f"{_CONFIG}: add_eos_token is not supported: nothing can be continued behind an end")
+    said = config.get("add_bos_token")
+    return bos_id is not None and (said if isinstance(said, bool) else finished != bare)
 
 
 def _check_control(library: LibraryTokenizer, control: Mapping[str, int]) -> None:
@@ -257,14 +214,14 @@ def _check_control(library: LibraryTokenizer, control: Mapping[str, int]) -> Non
     ids = set(control.values())
     for literal, encoded in zip(control, _encode(library, list(control)), strict=True):
         if control[literal] in encoded and ids.intersection(encoded):
-            raise ModelFileError(f"{_FILE}: ordinary text can become the control token {literal!r}")
+            raise ModelFileError(f"{FILE}: ordinary text can become the control token {literal!r}")
 
 
-def _end_ids(folder: Path, eos_id: int | None, n_vocab: int) -> set[int]:
+def _end_ids(folder: Path, eos_id: int | None) -> set[int]:
     """Every id that a file of the folder declares as an end."""
     found = set() if eos_id is None else {eos_id}
-    found.update(GenerationConfig.of_folder(folder).eos_ids)
+    found.update(declared_end_ids(folder))
     declared = read_json(folder / "config.json")
     value = declared.get("eos_token_id") if isinstance(declared, dict) else None
     found.update(i for i in (value if isinstance(value, list) else [value]) if type(i) is int)
-    return {i for i in found if 0 <= i < n_vocab}
+    return found

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
 from sixfold.text.byte_level import ByteLevelBPE, byte_level_token_bytes
-from sixfold.text.literals import BLANKS, LiteralSplitter
+from sixfold.text.literals import ASCII_BLANKS, LiteralSplitter
 from sixfold.text.spm import SpmEncoder, byte_value, spm_token_bytes
 from sixfold.text.tokenizer import Tokenizer
 from sixfold.text.turn_ends import ALWAYS_CONTROL, END_MARKS
@@ -40,6 +40,8 @@ def gguf_tokenizer(file: GGUFFile) -> Tokenizer:
         ModelFileError: the metadata is incomplete or inconsistent, or names a tokenizer that is not supported.
     """
     with file.naming_faults():
+        if file.flag("tokenizer.ggml.add_eos_token", False):
+            raise ModelFileError("tokenizer.ggml.add_eos_token: nothing can be continued behind an end")
         model = file.text("tokenizer.ggml.model")
         if model == "gpt2":
             return _byte_level(file)
@@ -116,9 +118,9 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
         bos_id=_optional_id(file, "bos_token_id", n_tokens),
         adds_bos=file.flag("tokenizer.ggml.add_bos_token", True),
         eos_id=_optional_id(file, "eos_token_id", n_tokens),
-        strips_after=strips_after,
+        control_literals=LiteralSplitter(tokens.control, strips_after=strips_after),
         space_after=tokens.verbatim if adds_space else None,
-        kept_bytes=set(range(256 if len(byte_ids) == 256 else 128)).difference(BLANKS if strips_after else b""),
+        kept_bytes=_kept_bytes(byte_ids, strips_after),
     )
 
 
@@ -149,6 +151,11 @@ def _byte_ids(tokens: _Tokens) -> dict[int, int]:
             raise ModelFileError(f"tokenizer.ggml.tokens[{i}] should name a byte: {tokens.texts[i][:40]!r}")
         found[value] = i
     return found
+
+
+def _kept_bytes(byte_ids: dict[int, int], strips_after: Collection[str]) -> set[int]:
+    """See `Tokenizer`."""
+    return set(range(256 if len(byte_ids) == 256 else 128)) - set(ASCII_BLANKS.encode() if strips_after else b"")
 
 
 def _strips_after(file: GGUFFile, tokens: _Tokens) -> Collection[str]:

@@ -6,10 +6,13 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["BLANKS", "LiteralSplitter"]
+__all__ = ["ASCII_BLANKS", "UNICODE_BLANKS", "LiteralSplitter"]
 
-BLANKS = b" \t\n\v\f\r"
-_BLANKS = re.compile(f"[{BLANKS.decode()}]*")
+ASCII_BLANKS = " \t\n\v\f\r"
+UNICODE_BLANKS = (
+    ASCII_BLANKS + "\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+)
+"""Unicode's White_Space."""
 _LEVELS_MAX = 8
 """Groups within groups in the expression; below that, literals are tried one by one."""
 
@@ -22,14 +25,24 @@ class LiteralSplitter:
     thousands of literals cost little more than a few.
     """
 
-    def __init__(self, literals: Mapping[str, int], *, strips_after: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        literals: Mapping[str, int],
+        *,
+        strips_before: Collection[str] = (),
+        strips_after: Collection[str] = (),
+        blanks: str = ASCII_BLANKS,
+    ) -> None:
         """
         Args:
             literals: text -> id.
-            strips_after: those of them that swallow the blanks behind them.
+            strips_before, strips_after: those of them that swallow the blanks in front of them, behind them.
+            blanks: the characters that these swallow.
         """
         self._ids = {literal: token for literal, token in literals.items() if literal}
+        self._strips_before = frozenset(strips_before)
         self._strips_after = frozenset(strips_after)
+        self._blanks = frozenset(blanks)
         self._longest = max(map(len, self._ids), default=0)
         self._any = re.compile(_expression(sorted(self._ids), _LEVELS_MAX)) if self._ids else None
         self._heads = {literal[:n] for literal in self._ids for n in range(1, len(literal))}
@@ -50,12 +63,15 @@ class LiteralSplitter:
         parts: list[str | int] = []
         done = 0
         for place, literal in self.find(text):
-            if place > done:
-                parts.append(text[done:place])
+            end = place
+            while literal in self._strips_before and end > done and text[end - 1] in self._blanks:
+                end -= 1
+            if end > done:
+                parts.append(text[done:end])
             parts.append(self._ids[literal])
             done = place + len(literal)
-            if literal in self._strips_after and (blanks := _BLANKS.match(text, done)):
-                done = blanks.end()
+            while literal in self._strips_after and done < len(text) and text[done] in self._blanks:
+                done += 1
         if done < len(text):
             parts.append(text[done:])
         return parts

@@ -8,7 +8,6 @@ from pathlib import Path
 from sixfold.model_file import GGUFFile
 from sixfold.text.chat_template import ChatTemplate, folder_template
 from sixfold.text.folder_vocabulary import folder_tokenizer
-from sixfold.text.generation import GenerationConfig
 from sixfold.text.gguf_vocabulary import gguf_tokenizer
 from sixfold.text.tokenizer import Tokenizer
 
@@ -22,19 +21,20 @@ class TextFiles:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     """None for a base model."""
-    generation: GenerationConfig
-    """Empty for a GGUF file, which has no such part."""
 
 
-def load_text_files(path: Path) -> TextFiles:
+def load_text_files(path: Path, *, n_rows: int | None = None) -> TextFiles:
     """Read a GGUF file or a Hugging Face folder.
+
+    Args:
+        n_rows: ids that the model of a folder knows; None: all of its tokenizer. (A GGUF file has one table.)
 
     Raises:
         ModelFileError: a part is missing, broken, or of a kind that is not supported.
     """
     if path.is_dir():
-        tokenizer = folder_tokenizer(path, folder_template(path) or "")
-        return TextFiles(tokenizer, ChatTemplate.of_folder(path, tokenizer), GenerationConfig.of_folder(path))
+        tokenizer = folder_tokenizer(path, folder_template(path) or "", n_rows=n_rows)
+        return TextFiles(tokenizer, ChatTemplate.of_folder(path, tokenizer))
     file = GGUFFile.open(path)
     tokenizer = gguf_tokenizer(file)
-    return TextFiles(tokenizer, ChatTemplate.of_file(file, tokenizer), GenerationConfig())
+    return TextFiles(tokenizer, ChatTemplate.of_file(file, tokenizer))

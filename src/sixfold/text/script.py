@@ -22,7 +22,7 @@ def script_ids(script: Sequence[str | int], tokenizer: Tokenizer) -> tuple[int, 
     ids: list[int] = []
     for i, entry in enumerate(script):
         found = [entry] if isinstance(entry, int) else tokenizer.encode(entry, parse_control=True, add_bos=False)
-        if not found or not FAULT <= min(found) <= max(found) < tokenizer.n_vocab:
+        if not found or (found != [FAULT] and tokenizer.first_unknown(found) is not None):
             raise InvalidRequest(f"script[{i}] has no token in this vocabulary", param=f"script[{i}]")
         ids += found
     return tuple(ids)

@@ -45,25 +45,27 @@ class Tokenizer:
         bos_id: int | None = None,
         adds_bos: bool = False,
         eos_id: int | None = None,
-        strips_after: Collection[str] = (),
+        control_literals: LiteralSplitter | None = None,
         space_after: Iterable[int] | None = None,
         kept_bytes: Iterable[int] = (),
+        absent_ids: Iterable[int] = (),
     ) -> None:
         """
         Args:
             encoder: for text without control tokens.
             token_bytes: [n_vocab] what each id stands for; for a control token its literal.
-            control: literal -> id.
+            control: literal -> id. Ids beyond `token_bytes` are found in a text, so that it can be refused.
             end_ids: ids that end a turn.
             bos_id: first id of a sequence, for models that want one.
             adds_bos: whether this model wants it.
             eos_id: the one end id to show where only one can be shown.
-            strips_after: literals of control tokens that swallow the blanks behind them.
+            control_literals: finds those of `control`; None: as they stand, without blanks around them.
             space_after: None for most vocabularies. Otherwise the encoder puts a blank in front of a text and behind
                 these ids, and decoding takes it away again.
             kept_bytes: values of bytes of a text that always end up in a token, as far as a token has them at all.
                 For one below 128 it is enough that it does when the next byte is below 128 too: beside other
                 characters, a normalizer may compose it.
+            absent_ids: ids in [0, n_vocab) that stand for nothing.
         """
         self.token_bytes = token_bytes
         self.control: Mapping[str, int] = dict(control)
@@ -75,12 +77,19 @@ class Tokenizer:
         self.kept_bytes = frozenset(kept_bytes)
         self._encoder = encoder
         self._space_after = None if space_after is None else frozenset(space_after)
-        self.control_literals = LiteralSplitter(self.control, strips_after=strips_after)
+        self.control_literals = control_literals or LiteralSplitter(self.control)
+        self.absent_ids = frozenset(absent_ids)
 
     @property
     def n_vocab(self) -> int:
-        """Ids that can be decoded: [0, n_vocab). A model's logits may be wider."""
+        """Ids that can be decoded: [0, n_vocab), without `absent_ids`. A model's head may have more rows."""
         return len(self.token_bytes)
+
+    def first_unknown(self, ids: Collection[int]) -> int | None:
+        """The first of the ids that is no token of this model; None: all are."""
+        if not ids or (min(ids) >= 0 and max(ids) < self.n_vocab and self.absent_ids.isdisjoint(ids)):
+            return None
+        return next(i for i in ids if not 0 <= i < self.n_vocab or i in self.absent_ids)
 
     def encode(self, text: str, *, parse_control: bool, add_bos: bool = True) -> list[int]:
         """Token ids of a text.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from sixfold.errors import EngineDead, SixfoldError
 from sixfold.messages import EngineStats, Finish, GenerateRequest, TokenDelta, TokenLogprobs
-from sixfold.text import CHATML, ChatTemplate, byte_tokenizer
+from sixfold.text import CHATML, ChatTemplate, Tokenizer, byte_tokenizer
 
 OnDeltas = Callable[[list[TokenDelta]], None]
 OnFault = Callable[[SixfoldError], None]
@@ -128,18 +129,25 @@ class FakeHandle:
 class FakeEngine:
     """See the module's docstring. `refuse` is raised by the next submissions; `kill` is the engine's death."""
 
-    def __init__(self, *, extra_tokens: tuple[str | bytes, ...] = (), max_model_len: int = CONTEXT) -> None:
-        self.tokenizer = byte_tokenizer(extra_tokens)
+    def __init__(
+        self,
+        *,
+        extra_tokens: tuple[str | bytes, ...] = (),
+        tokenizer: Tokenizer | None = None,
+        max_model_len: int = CONTEXT,
+    ) -> None:
+        self.tokenizer = tokenizer or byte_tokenizer(extra_tokens)
         self.chat_template: ChatTemplate | None = ChatTemplate(CHATML, self.tokenizer)
         self.model_name = "fake"
         self.max_model_len = max_model_len
         self.default_seed: int | None = None
+        self.sampling_defaults: dict[str, Any] = {}
         self.max_outstanding = 256
         self.scripted = True
         self.build = "scripted"
         self.ready = True
         self.dead: str | None = None
-        self.end_id = self.tokenizer.control["<|im_end|>"]
+        self.end_id = min(self.tokenizer.end_ids)
         self.verdict_s = 0.0
         self.prefill_s = 0.0
         self.step_s = 0.0

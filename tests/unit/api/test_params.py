@@ -21,7 +21,7 @@ def test_fields_reach_the_sampling_parameters() -> None:
         b'{"prompt":"a","temperature":0,"top_k":-1,"stop":"x","seed":7,"logit_bias":{"5":1},"stop_token_ids":[3],"n":2}'
     )
     request, ignored = decode(CompletionRequest, body)
-    params = sampling_params(request, LIMITS)
+    params = sampling_params(request, LIMITS, {})
     assert ignored == []
     assert (params.n, params.temperature, params.top_k, params.stop, params.seed) == (2, 0.0, -1, ("x",), 7)
     assert (params.logit_bias, params.stop_token_ids, params.max_tokens) == ({5: 1.0}, (3,), 5)
@@ -67,6 +67,6 @@ def test_a_limit_is_named_as_the_caller_named_it() -> None:
         logprobs_field="top_logprobs",
     )
     with pytest.raises(InvalidRequest) as caught:
-        sampling_params(request, limits)
+        sampling_params(request, limits, {})
     assert caught.value.param == "max_completion_tokens"
     assert caught.value.message.startswith("max_completion_tokens must")

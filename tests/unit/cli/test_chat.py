@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
 from sixfold.cli import chat, standard_streams
@@ -23,7 +24,7 @@ class FakeLLM:
     """Answers with the number of messages that it was shown."""
 
     def __init__(self) -> None:
-        self.text = SimpleNamespace(name="fake", chat_template=object())
+        self.text = SimpleNamespace(name="fake", chat_template=object(), sampling_defaults={})
         self.shown: list[Any] = []
         self.aborted = 0
         self.interrupt_after: int | None = None
@@ -187,3 +188,16 @@ def test_run_takes_a_prompt_or_a_model_and_a_prompt() -> None:
     for wrong in ((), ("smollm2",), ("model.gguf",), ("Why", "is", "it?")):
         with pytest.raises(click.UsageError):
             parsed(*wrong)
+
+
+def test_the_user_goes_before_the_model_and_the_model_before_chat() -> None:
+    llm: Any = FakeLLM()
+    assert chat._params(llm, {}) == SamplingParams(temperature=0.7, top_p=0.95)
+    llm.text.sampling_defaults = {"temperature": 0.2, "top_k": 20, "repetition_penalty": 1.1}
+    recommended = SamplingParams(temperature=0.2, top_p=0.95, top_k=20, repetition_penalty=1.1)
+    assert chat._params(llm, {}) == recommended
+    wanted, flags = chat._split({"max_tokens": 5, "temperature": 0.0, "top_p": None, "top_k": None, "seed": 3})
+    assert flags == {"seed": 3}
+    assert chat._params(llm, wanted) == msgspec.structs.replace(recommended, max_tokens=5, temperature=0.0)
+    with pytest.raises(InvalidRequest, match="temperature"):
+        chat._split({"max_tokens": 5, "temperature": 9.0, "top_p": None, "top_k": None})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests import gguf_writer
+from tests.fixtures import tiny_models as tiny
+from tests.safetensors_writer import stored, write_folder
+from tests.tokenizer_json_writer import added, byte_level
 
 from sixfold import LLM, SamplingParams
 from sixfold.errors import InvalidRequest, ModelFileError, RequestFailed
@@ -71,6 +75,74 @@ def test_o54_padding_rows_are_never_drawn_nor_accepted(tmp_path: Path) -> None:
                 assert max(entry.top_ids) < n_vocab
         with pytest.raises(InvalidRequest):
             padded.generate([[n_vocab]], GREEDY)
+
+
+@pytest.mark.parametrize("absent", [range(300, 400), range(398, 402)])
+def test_o54_ids_without_a_token_are_never_drawn(absent: range, tmp_path: Path) -> None:
+    """A folder whose tokenizer leaves ids out, and knows more than the model; their rows win where they are seen."""
+    weights, n_rows = tiny.weights("qwen2"), absent.stop + 2
+    table = weights["model.embed_tokens.weight"]
+    wide = np.zeros((n_rows, table.shape[1]), np.float32)
+    wide[: len(table)] = table
+    wide[len(table) :] = -table[: n_rows - len(table)]  # one of the two has a positive logit
+    wide[absent.start : absent.stop] = 16 * table[: len(absent)]
+    weights["model.embed_tokens.weight"] = wide
+    config = {**tiny.config("qwen2"), "vocab_size": n_rows}
+    folder = write_folder(tmp_path / "m", config, {name: stored(values) for name, values in weights.items()})
+    file = byte_level(added_tokens=[added(n_rows - 1, "<e>"), added(n_rows, "<picture>")])
+    vocab = file["model"]["vocab"]
+    vocab |= {f"filler{i}": i for i in range(len(vocab), n_rows - 1) if i not in absent}
+    vocab |= {"<e>": n_rows - 1, "<picture>": n_rows}
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<e>"}))
+    with load(folder, kv_cache_dtype="float32") as llm:
+        assert llm.tokenizer.n_vocab == n_rows
+        assert llm.tokenizer.absent_ids == set(absent)
+        for params in (
+            GREEDY,
+            SamplingParams(seed=1, max_tokens=8, ignore_eos=True, temperature=2.0),
+            SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=20, prompt_logprobs=20),
+        ):
+            [output] = llm.generate("hello", params)
+            drawn = output.outputs[0]
+            assert len(drawn.token_ids) == 8 and llm.tokenizer.first_unknown(drawn.token_ids) is None
+            for entry in (drawn.logprobs or []) + (output.prompt_logprobs or []):
+                assert len(entry.top_ids) == 20 and llm.tokenizer.first_unknown(entry.top_ids) is None
+        for wrong in (absent.start, n_rows, "<picture>"):
+            with pytest.raises(InvalidRequest, match=r"^prompt: token id"):
+                llm.generate([wrong] if isinstance(wrong, int) else wrong, GREEDY)
+            if isinstance(wrong, int):
+                with pytest.raises(InvalidRequest, match=r"^logit_bias: token id"):
+                    llm.generate("hello", SamplingParams(logit_bias={wrong: 100.0}))
+                with pytest.raises(InvalidRequest, match=r"^stop_token_ids: token id"):
+                    llm.generate("hello", SamplingParams(stop_token_ids=(wrong,)))
+
+
+def test_what_the_model_recommends_is_the_default(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.gguf", **{"general.sampling.temp": 0.0, "general.sampling.top_k": 5})
+    with load(path) as llm:
+        assert llm.default_params == SamplingParams(temperature=0.0, top_k=5)
+        [answer] = llm.generate("hello")
+        [greedy] = llm.generate("hello", SamplingParams(temperature=0.0))
+        assert answer.outputs[0].token_ids == greedy.outputs[0].token_ids
+        assert "".join(d.text for d in llm.stream("hello")) == greedy.outputs[0].text
+    with load(path, generation_config="none") as llm:
+        assert llm.default_params == SamplingParams()
+
+
+def test_a_recommendation_out_of_range_is_refused_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.gguf", **{"general.sampling.temp": 7.0})
+    with pytest.raises(
+        ModelFileError, match=r"^m\.gguf: general\.sampling\.temp must be .* \(--generation-config none"
+    ):
+        load(path)
+    load(path, generation_config="none").close()
+
+
+@pytest.mark.parametrize(("name", "fault"), [("nope", "'nope' is not supported"), ("", "is missing")])
+def test_o53_a_model_of_an_unknown_pre_tokenizer_does_not_load(name: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=rf"pre-tokenizer \(tokenizer\.ggml\.pre\) {fault}; known: "):
+        load(save(tmp_path / "m.gguf", **{"tokenizer.ggml.pre": name}))
 
 
 def test_a_vocabulary_without_rows_is_refused_at_load(tmp_path: Path) -> None:

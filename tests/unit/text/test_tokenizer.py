@@ -190,6 +190,7 @@ def test_a_merge_cannot_build_a_control_token(tmp_path: Path) -> None:
         ({"tokenizer.ggml.eos_token_ids": [-1]}, "eos_token_ids is -1"),
         ({"tokenizer.ggml.bos_token_id": "x"}, "bos_token_id is not"),
         ({"tokenizer.ggml.add_bos_token": 1}, "add_bos_token is not a truth value"),
+        ({"tokenizer.ggml.add_eos_token": True}, "add_eos_token: nothing can be continued behind an end"),
     ],
 )
 def test_o53_what_cannot_be_used_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

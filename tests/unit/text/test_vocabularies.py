@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests import gguf_writer as w
+from tests.fixtures.make_tokenizer_golden import digits, special_literals, summed_texts
 from tests.fixtures.tokenizer_texts import HARD, texts
 
 from sixfold.detokenizer import Detokenizer
@@ -36,18 +37,23 @@ def build(folder: Path, metadata: dict[str, Any]) -> Tokenizer:
     return gguf_tokenizer(GGUFFile.open(path))
 
 
-def check_ids(tokenizer: Tokenizer, golden: list[Any]) -> None:
-    assert len(golden) == len(HARD)
-    for text, ids in zip(HARD, golden, strict=True):
+def check_ids(tokenizer: Tokenizer, golden: dict[str, Any], literals: list[str]) -> None:
+    for text, ids in zip(HARD, golden["ids"], strict=True):
         plain, parsed = ids if ids and isinstance(ids[0], list) else (ids, ids)
         assert tokenizer.encode(text, parse_control=False, add_bos=False) == plain, text
         assert tokenizer.encode(text, parse_control=True, add_bos=False) == parsed, text
+    cases = summed_texts(literals)
+    both = [tokenizer.encode_batch(cases, parse_control=parse, add_bos=False) for parse in (False, True)]
+    assert len(golden["sums"]) == 6 * len(cases)
+    for i, (text, plain, parsed) in enumerate(zip(cases, *both, strict=True)):
+        assert digits(plain, parsed) == golden["sums"][6 * i : 6 * i + 6], text
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_o53_ids_equal_the_reference(family: str, tmp_path: Path) -> None:
     golden = load(family)
-    check_ids(build(tmp_path, golden["vocabulary"]), golden["ids"])
+    tokenizer = build(tmp_path, golden["vocabulary"])
+    check_ids(tokenizer, golden, special_literals(GGUFFile.open(tmp_path / "v.gguf")))
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +68,15 @@ def test_gemma_is_a_base_model(gemma_path: Path) -> None:
 
 @pytest.mark.model
 def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer) -> None:
-    check_ids(gemma, load("gemma3-whole")["ids"])
+    check_ids(gemma, load("gemma3-whole"), special_literals(GGUFFile.open(resolve("gemma3-270m"))))
     assert (gemma.bos_id, gemma.adds_bos, gemma.end_ids) == (2, True, {1})
     assert gemma.encode("Hi", parse_control=False) == [2, *gemma.encode("Hi", parse_control=False, add_bos=False)]
+
+
+@pytest.mark.model
+def test_o53_ids_of_the_whole_smollm2_vocabulary(model_path: Path) -> None:
+    file = GGUFFile.open(model_path)
+    check_ids(gguf_tokenizer(file), load("smollm2-whole"), special_literals(file))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -82,28 +94,13 @@ def test_round_trips(family: str, tmp_path: Path) -> None:
 # --- SentencePiece --------------------------------------------------------------------------------------------------
 
 
-def tiny_spm(**changes: Any) -> dict[str, Any]:
-    pieces = {"▁": -1, "a": -2, "b": -3, "c": -4, "ab": -6, "bc": -5, "▁a": -7, "▁▁": -8, "abc": -9, "▁ab": -10}
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "<tool>", "a<b"]
-    metadata = {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(pieces), 4, 3],
-        "tokenizer.ggml.scores": [0.0] * 259 + [float(score) for score in pieces.values()] + [0.0, 0.0],
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-    }
-    return {**metadata, **changes}
-
-
 def pieces_of(tokenizer: Tokenizer, text: str, *, parse_control: bool = False) -> list[str]:
     ids = tokenizer.encode(text, parse_control=parse_control, add_bos=False)
     return [tokenizer.piece(token) for token in ids]
 
 
 def test_the_best_score_merges_first_and_of_equals_the_leftmost(tmp_path: Path) -> None:
-    tokenizer = build(tmp_path, tiny_spm(**{"tokenizer.ggml.add_space_prefix": False}))
+    tokenizer = build(tmp_path, w.tiny_spm(**{"tokenizer.ggml.add_space_prefix": False}))
     assert pieces_of(tokenizer, "abc") == ["abc"]
     assert pieces_of(tokenizer, "babcb") == ["b", "abc", "b"]
     assert pieces_of(tokenizer, "bcbcab") == ["bc", "bc", "ab"]
@@ -112,14 +109,14 @@ def test_the_best_score_merges_first_and_of_equals_the_leftmost(tmp_path: Path) 
 
 
 def test_a_control_token_is_not_built_from_its_text(tmp_path: Path) -> None:
-    tokenizer = build(tmp_path, tiny_spm())
+    tokenizer = build(tmp_path, w.tiny_spm())
     ids = tokenizer.encode("a<b <s></s><unk> <0x41>", parse_control=False, add_bos=False)
     assert tokenizer.control_ids.isdisjoint(ids)
     assert tokenizer.decode(ids) == "a<b <s></s><unk> <0x41>"
 
 
 def test_a_blank_is_added_in_front_and_behind_special_tokens(tmp_path: Path) -> None:
-    tokenizer = build(tmp_path, tiny_spm())
+    tokenizer = build(tmp_path, w.tiny_spm())
     assert pieces_of(tokenizer, "ab") == [" ab"]
     assert pieces_of(tokenizer, " ab") == ["  ", "ab"]
     assert pieces_of(tokenizer, "ab<tool>ab") == [" ab", "<tool>", " ab"]
@@ -133,10 +130,10 @@ def test_a_blank_is_added_in_front_and_behind_special_tokens(tmp_path: Path) -> 
 
 
 def test_o11_bos_leads_once_and_by_default(tmp_path: Path) -> None:
-    tokenizer = build(tmp_path, tiny_spm())
+    tokenizer = build(tmp_path, w.tiny_spm())
     assert tokenizer.encode("<s>ab", parse_control=True) == tokenizer.encode("ab", parse_control=True)
     assert tokenizer.encode("", parse_control=False) == [1]
-    assert not build(tmp_path, tiny_spm(**{"tokenizer.ggml.add_bos_token": False})).adds_bos
+    assert not build(tmp_path, w.tiny_spm(**{"tokenizer.ggml.add_bos_token": False})).adds_bos
 
 
 @pytest.mark.parametrize("family", SPM)
@@ -155,9 +152,9 @@ def test_o08_joined_deltas_are_the_full_decode(family: str, tmp_path: Path) -> N
 
 
 def test_a_turns_end_is_control_even_if_the_file_says_user_defined(tmp_path: Path) -> None:
-    types = tiny_spm()["tokenizer.ggml.token_type"]
+    types = w.tiny_spm()["tokenizer.ggml.token_type"]
     types[2] = 4
-    tokenizer = build(tmp_path, tiny_spm(**{"tokenizer.ggml.token_type": types}))
+    tokenizer = build(tmp_path, w.tiny_spm(**{"tokenizer.ggml.token_type": types}))
     assert 2 in tokenizer.control_ids
     assert 2 not in tokenizer.encode("a</s>", parse_control=False)
 
@@ -174,21 +171,35 @@ def test_a_turns_end_is_control_even_if_the_file_says_user_defined(tmp_path: Pat
 )
 def test_o53_what_cannot_be_used_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelFileError, match=reason):
-        build(tmp_path, tiny_spm(**changes))
+        build(tmp_path, w.tiny_spm(**changes))
 
 
 @pytest.mark.parametrize(("place", "text"), [(260, "▁"), (260, ""), (4, "<0x00>"), (4, "<0xZZ>")])
 def test_broken_tokens_are_refused(tmp_path: Path, place: int, text: str) -> None:
-    tokens = tiny_spm()["tokenizer.ggml.tokens"]
+    tokens = w.tiny_spm()["tokenizer.ggml.tokens"]
     tokens[place] = text
     with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens"):
-        build(tmp_path, tiny_spm(**{"tokenizer.ggml.tokens": tokens}))
+        build(tmp_path, w.tiny_spm(**{"tokenizer.ggml.tokens": tokens}))
+
+
+LONG = [
+    unit * (300_000 // len(unit))
+    for unit in ("a", " ", "<", "\n", "1", "漢字", "<u", "🙂", "<|im_end|", "'s", "e\u0301")
+]
+"""What is not linear in these does not come to an end."""
 
 
 @pytest.mark.model
 def test_long_texts_take_linear_time(gemma: Tokenizer) -> None:
-    for text in ("a" * 300_000, " " * 300_000, "<" * 300_000, "\n" * 300_000, "漢字" * 100_000, "<u" * 100_000):
+    for text in LONG:
         assert gemma.decode(gemma.encode(text, parse_control=True)) == text
+
+
+@pytest.mark.parametrize("family", ["llama-bpe", "llama-spm", "smollm2"])
+def test_long_texts_take_linear_time_in_small_vocabularies(family: str, tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, load(family)["vocabulary"])
+    for text in LONG:
+        assert tokenizer.decode(tokenizer.encode(text[:100_000], parse_control=True)) == text[:100_000]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
