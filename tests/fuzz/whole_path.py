@@ -220,7 +220,10 @@ def main() -> int:
         for result in run(given.seed, given.first, given.cases, until, folder):
             report = result.report
             if "fault" in report or given.verbose:
-                print(f"case {result.number} ({report.get('model', '?')}): {report.get('fault') or report['came']}", flush=True)
+                print(
+                    f"case {result.number} ({report.get('model', '?')}): {report.get('fault') or report['came']}",
+                    flush=True,
+                )
             came["faults" if "fault" in report else report["came"].partition(":")[0]] += 1
     print(f"seed {given.seed}: {came.total()} cases;", ", ".join(f"{kind} {n}" for kind, n in came.most_common()))
     return 1 if came["faults"] else 0

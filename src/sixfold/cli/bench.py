@@ -47,8 +47,14 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(
     *LOCAL,
-    hide=("generation_config", "max_queued_requests", "max_queued_tokens", "scheduling_policy", "script")
-    + ("served_model_name",),
+    hide=(
+        "generation_config",
+        "max_queued_requests",
+        "max_queued_tokens",
+        "scheduling_policy",
+        "script",
+        "served_model_name",
+    ),
 )
 def bench(
     model: str | None,

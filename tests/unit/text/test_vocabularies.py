@@ -67,8 +67,8 @@ def test_gemma_is_a_base_model(gemma_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer) -> None:
-    check_ids(gemma, load("gemma3-whole"), special_literals(GGUFFile.open(resolve("gemma3-270m"))))
+def test_o53_ids_of_the_whole_gemma_vocabulary(gemma: Tokenizer, gemma_path: Path) -> None:
+    check_ids(gemma, load("gemma3-whole"), special_literals(GGUFFile.open(gemma_path)))
     assert (gemma.bos_id, gemma.adds_bos, gemma.end_ids) == (2, True, {1})
     assert gemma.encode("Hi", parse_control=False) == [2, *gemma.encode("Hi", parse_control=False, add_bos=False)]
 
