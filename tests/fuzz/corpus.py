@@ -140,7 +140,9 @@ def sentence_piece_json() -> dict[str, Any]:
 
 @functools.cache
 def ggufs() -> dict[str, Parts]:
-    found = {family: family_gguf(family, (tiny.F32, tiny.F16, tiny.BF16)[i % 3]) for i, family in enumerate(tiny.FAMILIES)}
+    found = {
+        family: family_gguf(family, (tiny.F32, tiny.F16, tiny.BF16)[i % 3]) for i, family in enumerate(tiny.FAMILIES)
+    }
     found |= {kind: quantized_gguf(kind) for kind in RANDOM_TYPES}
     return found | {"sentence pieces": sentence_piece_gguf(), "merges": merging_gguf()}
 

@@ -28,7 +28,15 @@ VALUES: tuple[Any, ...] = (
 NAMES = ("a", "b.weight", "model.norm.weight", "__metadata__", "rope_scaling")
 ODD_TEXTS = ("", "▁", "<0x00>", "\x00", "日本", "a" * 5000, "<s>", "llama", "gpt2", "yarn", "{{ 1 / 0 }}", "<|im_end|>")
 ODD_FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e-300, 1e30, 1e300, float("nan"), float("inf"), float("-inf"))
-SPECIAL_BITS = (b"\x00\x7c", b"\x00\xfc", b"\x00\x7e", b"\x80\x7f", b"\x00\x00\x80\x7f", b"\x00\x00\xc0\x7f", b"\xff" * 8)
+SPECIAL_BITS = (
+    b"\x00\x7c",
+    b"\x00\xfc",
+    b"\x00\x7e",
+    b"\x80\x7f",
+    b"\x00\x00\x80\x7f",
+    b"\x00\x00\xc0\x7f",
+    b"\xff" * 8,
+)
 """Infinite and not a number, as float16, bfloat16 and float32."""
 
 
@@ -138,7 +146,9 @@ def _odd_like(value: Any, rng: random.Random) -> Any:
         case bool():
             return not value
         case int():
-            return w.Typed(4, struct.pack("<I", rng.choice((*NUMBERS, value + 1, value * 2, value // 2, 3)) & 0xFFFFFFFF))
+            return w.Typed(
+                4, struct.pack("<I", rng.choice((*NUMBERS, value + 1, value * 2, value // 2, 3)) & 0xFFFFFFFF)
+            )
         case float():
             return _float(rng)
         case str():

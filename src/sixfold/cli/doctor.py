@@ -13,7 +13,7 @@ import click
 from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
-from sixfold.errors import ModelNotFound, SixfoldError
+from sixfold.errors import ModelFileError, ModelNotFound, SixfoldError
 
 __all__ = ["doctor"]
 
@@ -103,7 +103,7 @@ def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
         try:
             model_store.resolve(wanted)
         except ModelNotFound as error:
-            problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
+            problems.append(_sentence(error))
     return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
 
 
@@ -120,7 +120,7 @@ def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
     except ModelNotFound:
         return {}  # `_models` says so where it is a problem
     except SixfoldError as error:
-        problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
+        problems.append(_sentence(error))
         return {}
     values = {f.name: getattr(getattr(found, owner) if owner else found, f.name) for owner, f in settings().values()}
     return {
@@ -128,6 +128,12 @@ def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
         for name, given in resolved.values.items()
         if type(given) is int and given == 0 and values[name] != 0
     }
+
+
+def _sentence(error: SixfoldError) -> str:
+    """A message as a line of its own. Those about a model file begin with its name, which stays as it is."""
+    first = error.message[0] if isinstance(error, ModelFileError) else error.message[0].upper()
+    return f"{first}{error.message[1:]}."
 
 
 def _port_notes(host: str, port: int) -> list[str]:

@@ -33,7 +33,8 @@ __all__ = ["folder_tokenizer"]
 
 _FILE = "tokenizer.json"
 _BYTES_MAX = 256 << 20
-_IDS_MAX = 1 << 24
+_GAPS_MAX = 1 << 16
+"""Ids without a token: a table has a place for each."""
 _KEEPING_STEPS = frozenset({"Prepend", "ByteLevel", "Digits", "Metaspace", "Split", "Punctuation"})
 """Normalizers and pre-tokenizers that cut a text and add to it, but take nothing away (unless a `behavior` says so)."""
 
@@ -48,6 +49,7 @@ class _AddedToken(msgspec.Struct):
 
 class _Model(msgspec.Struct):
     type: str = "BPE"
+    unk_token: str | None = None
     byte_fallback: bool = False
 
 
@@ -79,6 +81,12 @@ def folder_tokenizer(folder: Path, template: str = "") -> Tokenizer:
     if file.model.type != "BPE":
         raise ModelFileError(f"{_FILE}: tokenizer model {file.model.type!r} is not supported (only 'BPE' is)")
     library = _library(raw)
+    unknown = file.model.unk_token
+    if unknown is not None and library.token_to_id(unknown) is None:
+        raise ModelFileError(f"{_FILE}: model.unk_token {unknown[:40]!r} is no token")
+    for token in file.added_tokens:
+        if token.content and library.token_to_id(token.content) != token.id:
+            raise ModelFileError(f"{_FILE}: the added token {token.content[:40]!r} cannot have the id {token.id}")
     special = _special_tokens(folder)
     names = set(special.values())
     control = {
@@ -170,7 +178,7 @@ def _token_bytes(file: _File, library: LibraryTokenizer, verbatim: list[int]) ->
     """[n_vocab] What each token stands for; b"" for an id without a token."""
     vocabulary = library.get_vocab(with_added_tokens=True)
     n = max(vocabulary.values(), default=-1) + 1
-    if n > _IDS_MAX:
+    if n > len(vocabulary) + _GAPS_MAX:
         raise ModelFileError(f"{_FILE}: token id {n - 1} is out of range")
     tokens = [""] * n
     for token, i in vocabulary.items():
