@@ -48,8 +48,8 @@ def test_a_disk_without_room_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000))
-    with pytest.raises(DownloadError, match=r"No space left on device; 1 MB are needed"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(DownloadError, match=r"No space left on device; 0 MB are needed"):
         model_path("synthetic:tiny@f32")
     assert not list((tmp_path / "synthetic").iterdir())
 

@@ -104,7 +104,7 @@ def test_ties_go_to_the_lowest_id(pool: ThreadPool) -> None:
     table = np.array(model.embedding.data).view(np.float32).reshape(70, 64).copy()
     table[[17, 33, 69]] = table[3] * 50
     table[3] *= 50
-    model.embedding = type(model.embedding)(F32, table.view(np.uint8).ravel(), 70, 64)
+    model.embedding = model.head = type(model.embedding)(F32, table.view(np.uint8).ravel(), 70, 64)
     program = model.program(pool, model.kv_cache())
     _, ids, _ = run(program, block_tables(1, 5), [Row([3], 0, 0)], greedy=True)
     logits, _, _ = run(program, block_tables(1, 5), [Row([3], 0, 0)])
