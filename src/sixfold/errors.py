@@ -124,7 +124,20 @@ class EngineDead(SixfoldError):
 
 
 class ModelFileError(SixfoldError):
-    """A model file is truncated, inconsistent or of an unsupported kind."""
+    """A model file is truncated, inconsistent or of an unsupported kind.
+
+    The message may quote the file, which can hold anything: what would not be printed is escaped, and much is cut.
+    """
+
+    CHARS_MAX = 1000
+
+    def __init__(self, message: str) -> None:
+        if not message.isprintable():
+            message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+        if len(message) > self.CHARS_MAX:
+            half = self.CHARS_MAX // 2
+            message = f"{message[:half]} ... {message[-half:]}"
+        super().__init__(message)
 
 
 class DownloadError(SixfoldError):

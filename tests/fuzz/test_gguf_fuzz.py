@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import gguf_writer as w
+from tests.fuzz.mutations import damage, write_anew
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
 from sixfold.text import ChatTemplate, gguf_tokenizer
 
 N_STRUCTURE, N_VOCABULARY = 10_000, 300
-NUMBERS = (0, 1, 2, 7, 8, 9, 31, 255, 1 << 16, (1 << 31) - 1, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1)
 
 
 def small() -> bytes:
@@ -25,36 +25,6 @@ def small() -> bytes:
     metadata = {"arch": "llama", "n": 2, "eps": 0.5, "on": True, "words": ["a", "bc"], "ids": [1, 2], "nest": nested}
     tensors = {"a": (0, (4,), np.zeros(4, "<f4").tobytes()), "b": (8, (2, 32), bytes(68))}
     return w.gguf(metadata, tensors)
-
-
-def damage(raw: bytes, rng: random.Random, structure: int) -> bytes:
-    """One to three faults, most of them in the first `structure` bytes."""
-    out = bytearray(raw)
-    for _ in range(rng.randint(1, 3)):
-        if not out:
-            break
-        place = rng.randrange(min(structure, len(out)) if rng.random() < 0.9 else len(out))
-        match rng.randrange(6):
-            case 0:
-                out[place] ^= 1 << rng.randrange(8)
-            case 1:
-                out[place] = rng.randrange(256)
-            case 2:
-                width = rng.choice((4, 8))
-                out[place : place + width] = rng.choice(NUMBERS).to_bytes(8, "little")[:width]
-            case 3:
-                del out[place : place + rng.choice((1, 4, 8, 40))]
-            case 4:
-                out[place:place] = rng.randbytes(rng.choice((1, 4, 8)))
-            case 5:
-                del out[place:]
-    return bytes(out)
-
-
-def write_anew(path: Path, raw: bytes) -> None:
-    """Some file systems flush a file that is emptied and written again: 2 ms instead of 0.05 ms each."""
-    path.unlink(missing_ok=True)
-    path.write_bytes(raw)
 
 
 def read_everything(path: Path) -> None:

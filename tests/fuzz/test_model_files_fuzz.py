@@ -13,14 +13,13 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests import gguf_writer as w
 from tests import safetensors_writer
 from tests.fixtures import tiny_models as tiny
-from tests.fuzz.test_gguf_fuzz import damage, write_anew
+from tests.fuzz.mutations import changed, damage, write_anew
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file import ModelFile, open_model
@@ -101,41 +100,6 @@ def test_o52_rewritten_safetensors(tmp_path: Path) -> None:
             file.data(name).sum()
 
     assert N_JSON // 2 < hundreds_refused(N_JSON, attempt) < N_JSON
-
-
-VALUES: tuple[Any, ...] = (
-    0, 1, -1, 2, 7, 16, 64, 255, 1 << 20, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, 1 << 64, 10**40, 0.5, -2.5, 1e30,
-    1e308, True, False, None, "", "F32", "BF16", "I64", "x" * 3000, "default", "llama", "gelu", [], {}, [1], [[[]]],
-    {"a": 1}, ["full_attention"], ["sliding_attention"] * 2, [0, 128], [1] * 500,
-)  # fmt: skip
-
-NAMES = ["a", "b.weight", "model.norm.weight", "__metadata__", "rope_scaling"]
-
-
-def changed(value: Any, rng: random.Random) -> Any:
-    """A copy of a JSON value with one to three places changed, dropped or renamed."""
-    copy = json.loads(json.dumps(value))
-    for _ in range(rng.randint(1, 3)):
-        place = copy
-        while True:
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
-            key = rng.choice(keys)
-            if isinstance(place[key], dict | list) and rng.random() < 0.8:
-                place = place[key]
-                continue
-            match rng.randrange(6):
-                case 0:
-                    del place[key]
-                case 1 if isinstance(place, dict):
-                    place[rng.choice(["a", "b.weight", "model.norm.weight", "__metadata__", "rope_scaling"])] = place[
-                        key
-                    ]
-                case _:
-                    place[key] = json.loads(json.dumps(rng.choice(VALUES)))
-            break
-    return copy
 
 
 @pytest.mark.parametrize("family", ["llama3", "gemma3", "phi3_longrope", "mixtral", "qwen2_yarn", "olmo3"])

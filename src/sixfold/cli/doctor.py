@@ -13,7 +13,7 @@ import click
 from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
-from sixfold.errors import ConfigError, ModelNotFound, SixfoldError
+from sixfold.errors import ConfigError, ModelFileError, ModelNotFound, SixfoldError
 
 __all__ = ["doctor"]
 
@@ -99,7 +99,9 @@ def _instruction_set(problems: list[str]) -> str | None:
 
 
 def _add(problems: list[str], error: SixfoldError) -> None:
-    sentence = f"{error.message[0].upper()}{error.message[1:]}."
+    """A message as a line of its own. Those about a model file begin with its name, which stays as it is."""
+    first = error.message[0] if isinstance(error, ModelFileError) else error.message[0].upper()
+    sentence = f"{first}{error.message[1:]}."
     if sentence not in problems:  # two sections may meet the same one
         problems.append(sentence)
 

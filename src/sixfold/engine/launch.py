@@ -191,6 +191,7 @@ def model_path(name: str) -> Path:
 
     Raises:
         ModelNotFound: no such model, or it is not on this machine.
+        ModelFileError: the numbers of a synthetic model do not fit together.
         DownloadError: the cache cannot be written.
     """
     from sixfold import model_store
@@ -198,8 +199,10 @@ def model_path(name: str) -> Path:
 
     if not synthetic.is_synthetic(name):
         return model_store.resolve(name)
+    from sixfold.executor.native.models import check_supported
+
     try:
-        return synthetic.cached(name, model_store.cache_dir())
+        return synthetic.cached(name, model_store.cache_dir(), check_supported)
     except OSError as e:
         raise DownloadError(f"{name} cannot be written to the cache: {e.strerror or e}") from e
 

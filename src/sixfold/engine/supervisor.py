@@ -172,6 +172,8 @@ class _Supervisor:
                         child = next(c for c in self._children if c.pidfd == fd)
                         status = child.process.wait()
                         cause = f"signal {-status}" if status < 0 else f"status {status}"
+                        if -status == signal.SIGBUS:
+                            cause += ": was the model's file cut short or its disk lost?"
                         print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
                         return EXIT_CHILD_DIED
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,7 @@ def _token_ids(folder: Path) -> set[int]:
         ModelFileError: it cannot be read, or is no tokenizer.
     """
     path = folder / _TOKENIZER
-    if not path.exists():
+    if not os.path.lexists(path):
         return set()
     raw = read_whole(path, bytes_max=_TOKENIZER_BYTES_MAX)
     try:

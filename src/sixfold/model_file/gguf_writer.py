@@ -6,6 +6,7 @@ made when its turn comes, so a file may be larger than memory.
 
 from __future__ import annotations
 
+import glob
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from sixfold.model_file.tensor_types import TENSOR_TYPES
 
-__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "write"]
+__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "remove_leftovers", "write"]
 
 ALIGNMENT = 32
 """Of tensors, as GGUF has it where `general.alignment` does not say otherwise."""
@@ -104,12 +105,13 @@ def tensor_entry(name: str, shape: Sequence[int], ggml_type: int, offset: int) -
 
 def head(metadata: Mapping[str, Any], tensors: Sequence[NewTensor], *, version: int = 3) -> bytes:
     """Everything before the data section, padding included."""
-    body = b"".join(string(key) + metadata_value(value) for key, value in metadata.items())
+    parts = [struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata))]
+    parts += [string(key) + metadata_value(value) for key, value in metadata.items()]
     offset = 0
     for tensor in tensors:
-        body += tensor_entry(tensor.name, tensor.shape, tensor.ggml_type, offset)
+        parts.append(tensor_entry(tensor.name, tensor.shape, tensor.ggml_type, offset))
         offset += padded(tensor.n_bytes)
-    raw = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata)) + body
+    raw = b"".join(parts)
     return raw + bytes(padded(len(raw)) - len(raw))
 
 
@@ -138,6 +140,14 @@ def pieces(metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Iterabl
 def encode(metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> bytes:
     """A whole small file as bytes."""
     return b"".join(piece if isinstance(piece, bytes) else piece.tobytes() for piece in pieces(metadata, tensors))
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what processes that were killed while they wrote `path` have left."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        writer = leftover.name.rsplit(".", 2)[-2]
+        if not Path("/proc", writer).exists():
+            leftover.unlink(missing_ok=True)
 
 
 def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> Path:

@@ -171,8 +171,10 @@ class ModelConfig:
             raise ModelFileError("the scale of attention or embedding is not a positive number")
         if not (0 <= self.final_softcap < 1e6 and 0 <= self.attention_softcap < 1e6):
             raise ModelFileError("a soft cap is negative")
-        if not len(self.windows) == len(self.rotated) == self.n_layers or min(self.windows) < 0:
+        if not len(self.windows) == len(self.rotated) == self.n_layers:
             raise ModelFileError(f"{len(self.windows)} windows for {self.n_layers} layers")
+        if not 0 <= min(self.windows) <= max(self.windows) < 1 << 31:
+            raise ModelFileError(f"a window of {max(self.windows)} tokens is not supported")
         if self.n_experts and not (
             1 <= self.n_experts_used <= self.n_experts <= _EXPERTS_MAX and 1 <= self.expert_ffn <= _SIZE_MAX
         ):

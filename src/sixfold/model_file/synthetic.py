@@ -9,7 +9,12 @@ written as an ordinary GGUF file, so that everything else, other programs includ
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import re
+import shutil
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +24,9 @@ import numpy as np
 
 from sixfold.errors import ModelNotFound
 from sixfold.model_file.architectures import ARCHITECTURES
-from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write
+from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, head, padded, remove_leftovers, write
+from sixfold.model_file.model_config import ModelConfig
+from sixfold.model_file.opening import open_model
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
@@ -79,6 +86,15 @@ SHAPES: dict[str, Shape] = {
 
 _NUMBERS = {field.name for field in dataclasses.fields(Shape)} - {"architecture"}
 _SIZE_MAX = 1 << 20
+_LIMITS = {
+    "n_layers": (1, 4096),
+    "tied": (0, 1),
+    "window": (0, _SIZE_MAX),
+    "n_experts": (0, 4096),
+    "n_experts_used": (0, 4096),
+    "vocab": (259, _SIZE_MAX),  # every byte has a token
+}
+"""What a number can be, where that is not 1 to _SIZE_MAX."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -90,19 +106,30 @@ def is_synthetic(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def cached(name: str, cache: Path) -> Path:
+def cached(name: str, cache: Path, check: Callable[[ModelConfig], None] = lambda config: None) -> Path:
     """The file of a synthetic model in a cache folder; made if it is not there.
+
+    Args:
+        check: raises ModelFileError if a model of these numbers is of no use.
 
     Raises:
         ModelNotFound: the name is not understood.
-        OSError: it cannot be written.
+        ModelFileError: its numbers do not fit together, or `check` says so. Nothing is written then.
+        OSError: it cannot be written, or there is no room for it.
     """
     model = SyntheticModel.parse(name)
     path = cache / "synthetic" / model.file_name
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        model.write(path)
-    return path
+    if path.is_file():
+        return path
+    with tempfile.TemporaryDirectory() as folder:
+        file = open_model(model.outline(Path(folder) / path.name))
+        with file.naming_faults():
+            check(file.config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
+    if (n_bytes := file.bytes_weights) > shutil.disk_usage(path.parent).free:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}; {n_bytes / 1e6:,.0f} MB are needed")
+    return model.write(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +153,7 @@ class SyntheticModel:
             raise ModelNotFound(f"{shape_name[:40]!r} is no synthetic model; {', '.join(SHAPES)} are")
         shape = SHAPES[shape_name]
         for change in changes:
-            match = re.fullmatch(r"(\w+)=(\d{1,7})", change)
-            if match is None or match[1] not in _NUMBERS or int(match[2]) > _SIZE_MAX:
-                raise ModelNotFound(
-                    f"{change[:40]!r} changes nothing; write one of {', '.join(sorted(_NUMBERS))}=NUMBER"
-                )
-            change_of: dict[str, Any] = {match[1]: int(match[2])}
-            shape = dataclasses.replace(shape, **change_of)
+            shape = dataclasses.replace(shape, **_change(change))
         return cls(label, shape, ggml_type)
 
     @property
@@ -143,6 +164,18 @@ class SyntheticModel:
     def n_bytes(self) -> int:
         """Of the weights."""
         return sum(tensor.n_bytes for tensor in self.tensors())
+
+    def outline(self, path: Path) -> Path:
+        """Write the file with a hole where the weights belong: it opens like the file, and takes no room.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        tensors = self.tensors()
+        with path.open("wb") as file:
+            file.write(head(self.metadata(), tensors))
+            file.truncate(file.tell() + sum(padded(tensor.n_bytes) for tensor in tensors))
+        return path
 
     def write(self, path: Path) -> Path:
         """Write the file; it appears when it is complete.
@@ -238,8 +271,19 @@ class SyntheticModel:
         return head | {f"{s.architecture}.{key}": value for key, value in values.items()} | _vocabulary(s.vocab)
 
 
+def _change(change: str) -> dict[str, Any]:
+    """`hidden=256` -> {"hidden": 256}."""
+    name, equals, value = change.partition("=")
+    if name not in _NUMBERS or not equals:
+        raise ModelNotFound(f"{change[:40]!r} changes nothing; write one of {', '.join(sorted(_NUMBERS))}=NUMBER")
+    low, high = _LIMITS.get(name, (1, _SIZE_MAX))
+    if re.fullmatch("[0-9]{1,7}", value) is None or not low <= int(value) <= high:
+        raise ModelNotFound(f"{change[:40]!r} is out of range: {name} can be {low} to {high}")
+    return {name: int(value)}
+
+
 def _ones(name: str, size: int) -> NewTensor:
-    return NewTensor(name, F32, (size,), np.ones(size, "<f4"))
+    return NewTensor(name, F32, (size,), lambda: [np.ones(size, "<f4")])
 
 
 def _vocabulary(n_tokens: int) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def resolve(name_or_path: str) -> Path:
             f"fetch it with `sixfold pull {name_or_path}`"
         )
     if "/" in name_or_path or name_or_path.endswith(".gguf"):
-        raise ModelNotFound(f"there is no file {name_or_path}")
+        is_other = "\0" not in name_or_path and os.path.exists(path)
+        raise ModelNotFound(f"{name_or_path} is no regular file" if is_other else f"there is no file {name_or_path}")
     raise _unknown(name_or_path)
 
 

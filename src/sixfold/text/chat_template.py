@@ -2,7 +2,7 @@
 
 The template is a Jinja program in the model file; the messages come from whoever calls. Neither is trusted:
 
-- The program runs in Jinja's immutable sandbox, with bounds on its size, its output, its loops and its time.
+- The program runs in a sandbox, with bounds on its size, its output, its work and its time (`template_sandbox.py`).
 - Control tokens come from the template alone. Whatever in the messages could be read as the literal of a control token
   is covered by a placeholder while the template runs (`user_text.py`) and encoded as ordinary text afterwards:
 
@@ -12,20 +12,16 @@ The template is a Jinja program in the model file; the messages come from whoeve
 from __future__ import annotations
 
 import datetime
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sixfold.errors import InvalidRequest, ModelFileError, SixfoldError
 from sixfold.model_file import GGUFFile
 from sixfold.text.folder_files import read_json_object, read_text
+from sixfold.text.template_sandbox import LENGTH_MAX, METER, LimitReached, Meter, compile_program
 from sixfold.text.tokenizer import Tokenizer, check_text
 from sixfold.text.user_text import UserText
 
@@ -48,17 +44,7 @@ RESERVED_NAMES = frozenset(
 """Names that a caller's extra template variables cannot have."""
 
 _SOURCE_CHARS_MAX = 1 << 20
-_OUTPUT_CHARS_MAX = 16 << 20
-"""Four times the largest body that is accepted by default."""
-_STEPS_MAX = 1_000_000
-"""Turns of all loops and calls of all macros in one rendering."""
-_RENDER_S_MAX = 2.0
-_STEPS_PER_CLOCK = 64
 _REASON_CHARS_MAX = 200
-_INTEGER_BITS_MAX = 4096
-
-_TICK = "sixfold_tick"
-_JOIN = "sixfold_join"
 
 _FAULTS = (
     jinja2.TemplateError,
@@ -76,10 +62,6 @@ _FAULTS = (
 
 class _Refusal(Exception):
     """The template called `raise_exception`."""
-
-
-class _LimitReached(Exception):
-    """A bound of this file."""
 
 
 class ChatTemplate:
@@ -206,7 +188,7 @@ class ChatTemplate:
         except _Refusal as error:
             reason = _reason(users.uncover(str(error)))
             raise InvalidRequest(f"the chat template refuses these messages: {reason}", param="messages") from error
-        except _LimitReached as error:
+        except LimitReached as error:
             raise InvalidRequest(
                 f"the chat template does too much for these messages: {error}", param="messages"
             ) from error
@@ -226,7 +208,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "raise_exception": _raise_exception,
             "strftime_now": lambda layout: self._now().strftime(layout),
-            _TICK: _stopwatch(),
+            METER: Meter(),
         }
 
     def _run(self, variables: dict[str, Any]) -> str:
@@ -235,8 +217,8 @@ class ChatTemplate:
         n_chars = 0
         for piece in self._template.generate(variables):
             n_chars += len(piece)
-            if n_chars > _OUTPUT_CHARS_MAX:
-                raise _LimitReached(f"more than {_OUTPUT_CHARS_MAX} characters")
+            if n_chars > LENGTH_MAX:
+                raise LimitReached(f"more than {LENGTH_MAX} characters")
             pieces.append(piece)
         return "".join(pieces)
 
@@ -263,7 +245,9 @@ def folder_template(folder: Path) -> str | None:
     return None
 
 
-def _raise_exception(reason: object) -> NoReturn:
+@jinja2.pass_context
+def _raise_exception(context: jinja2.runtime.Context, reason: object) -> NoReturn:
+    context[METER].weigh(reason)
     raise _Refusal(str(reason))
 
 
@@ -272,108 +256,11 @@ def _reason(text: str) -> str:
     return text[:_REASON_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
-def _stopwatch() -> Callable[[], bool]:
-    """A function for the template to call at every step; it gives True until a limit is reached, then it raises."""
-    n_steps, until_s = 0, time.monotonic() + _RENDER_S_MAX
-
-    def tick() -> bool:
-        nonlocal n_steps
-        n_steps += 1
-        if n_steps > _STEPS_MAX:
-            raise _LimitReached(f"more than {_STEPS_MAX} loop turns")
-        if n_steps % _STEPS_PER_CLOCK == 0 and time.monotonic() > until_s:
-            raise _LimitReached(f"longer than {_RENDER_S_MAX:g} seconds")
-        return True
-
-    return tick
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, with operators that cannot make one huge value out of two."""
-
-    intercepted_binops = frozenset({"+", "*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            _check_size(_size(left) * _repeats(right) + _size(right) * _repeats(left))
-        elif operator == "+":
-            _check_size(_size(left) + _size(right))
-        elif isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > _INTEGER_BITS_MAX:
-            raise _LimitReached("a number that is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple) else 0
-
-
-def _repeats(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _check_size(size: int) -> None:
-    if size > _OUTPUT_CHARS_MAX:
-        raise _LimitReached(f"a value of more than {_OUTPUT_CHARS_MAX} elements")
-
-
-def _join(*values: Any) -> str:
-    """Jinja's `~`."""
-    texts = [str(value) for value in values]
-    _check_size(sum(map(len, texts)))
-    return "".join(texts)
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """Templates expect plain JSON; Jinja's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
 def _compile(source: str) -> jinja2.Template:
     """Raise ModelFileError when the program is too long or wrong."""
     if len(source) > _SOURCE_CHARS_MAX:
         raise ModelFileError(f"the chat template is longer than {_SOURCE_CHARS_MAX} characters")
-    environment = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals[_JOIN] = _join
     try:
-        tree = _with_bounds(environment.parse(source), environment)
-        return jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))
+        return compile_program(source)
     except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
         raise ModelFileError(f"the chat template does not compile: {_reason(str(error))}") from error
-
-
-def _with_bounds(tree: nodes.Template, environment: jinja2.Environment) -> nodes.Template:
-    """Make every turn of a loop and every call of a macro tick, and every `~` check its size."""
-    if any(name.name in (_TICK, _JOIN) for name in tree.find_all(nodes.Name)):
-        raise ValueError(f"{_TICK} and {_JOIN} are reserved names")
-    for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
-        assert isinstance(block, nodes.For | nodes.Macro | nodes.CallBlock)
-        block.body.insert(0, nodes.ExprStmt(_call(_TICK, [], block.lineno), lineno=block.lineno))
-        if isinstance(block, nodes.For) and block.test is not None:
-            block.test = nodes.And(_call(_TICK, [], block.lineno), block.test, lineno=block.lineno)
-    _replace_joins(tree)
-    tree.set_environment(environment)
-    return tree
-
-
-def _call(name: str, arguments: list[nodes.Expr], lineno: int) -> nodes.Call:
-    return nodes.Call(nodes.Name(name, "load", lineno=lineno), arguments, [], None, None, lineno=lineno)
-
-
-def _replace_joins(node: nodes.Node) -> None:
-    for field, value in node.iter_fields():
-        children = value if isinstance(value, list) else [value]
-        for i, child in enumerate(children):
-            if not isinstance(child, nodes.Node):
-                continue
-            _replace_joins(child)
-            if isinstance(child, nodes.Concat):
-                call = _call(_JOIN, child.nodes, child.lineno)
-                if isinstance(value, list):
-                    value[i] = call
-                else:
-                    setattr(node, field, call)

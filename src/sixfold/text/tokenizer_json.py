@@ -16,13 +16,15 @@ import msgspec
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from sixfold.errors import ModelFileError
+from sixfold.model_file import read_whole
 from sixfold.text.spm import SPACE
 
 __all__ = ["FILE", "AddedToken", "Loaded", "TokenizerJson", "load_library", "read_tokenizer_json", "steps"]
 
 FILE = "tokenizer.json"
 _BYTES_MAX = 256 << 20
-_IDS_MAX = 1 << 24
+_GAPS_MAX = 1 << 16
+"""Ids without a token: a table has a place for each."""
 _OLD_FIELDS = frozenset({"add_prefix_space", "str_rep"})
 """Of Metaspace: the library reads them and writes newer ones."""
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -100,7 +102,7 @@ def read_tokenizer_json(path: Path) -> Loaded:
     Raises:
         ModelFileError: it is missing, broken, or asks for what is not supported.
     """
-    raw = _read(path)
+    raw = read_whole(path, bytes_max=_BYTES_MAX)
     try:
         kind = msgspec.json.decode(raw, type=_KindOnly).model.type
         if kind != "BPE":
@@ -146,15 +148,6 @@ def steps(one: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     return found
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise ModelFileError(f"{path.name}: larger than {_BYTES_MAX >> 20} MB")
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"{path.name}: cannot be read ({error.strerror})") from error
-
-
 def _check_model(model: _Model) -> None:
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if value := getattr(model, name):
@@ -182,11 +175,13 @@ def _check_decoder(file: TokenizerJson) -> None:
 
 def _check_ids(file: TokenizerJson, vocabulary: dict[str, int]) -> None:
     last = max(vocabulary.values(), default=-1)
-    if last >= _IDS_MAX:
+    if last >= len(vocabulary) + _GAPS_MAX:
         raise ModelFileError(f"{FILE}: token id {last} is out of range")
+    if (unknown := file.model.unk_token) is not None and unknown not in vocabulary:
+        raise ModelFileError(f"{FILE}: model.unk_token {unknown[:40]!r} is no token")
     for i, token in enumerate(file.added_tokens):
         if token.content and vocabulary.get(token.content) != token.id:
-            raise ModelFileError(f"{FILE}: added_tokens[{i}] {token.content!r} cannot have the id {token.id}")
+            raise ModelFileError(f"{FILE}: added_tokens[{i}] {token.content[:40]!r} cannot have the id {token.id}")
     if len(set(vocabulary.values())) != len(vocabulary):
         seen: dict[int, str] = {}
         for text, token_id in vocabulary.items():

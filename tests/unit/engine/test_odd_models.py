@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ HIDDEN, FFN, HEADS = 64, 96, 2
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
 
-def save(path: Path, *, n_rows: int = 0, nan_in: str = "", **metadata: Any) -> Path:
-    """One random layer with the tokens of `tiny_vocabulary`; `n_rows` of the embedding where not as many."""
+def save(path: Path, *, n_rows: int = 0, odd: Mapping[str, float] = {}, **metadata: Any) -> Path:
+    """One random layer with the tokens of `tiny_vocabulary`.
+
+    Args:
+        n_rows: of the embedding, where not as many.
+        odd: tensor -> the value in its first column.
+    """
     vocabulary = gguf_writer.tiny_vocabulary()
     shapes = {
         "token_embd.weight": (n_rows or len(vocabulary["tokenizer.ggml.tokens"]), HIDDEN),
@@ -35,15 +41,16 @@ def save(path: Path, *, n_rows: int = 0, nan_in: str = "", **metadata: Any) -> P
         "blk.0.ffn_up.weight": (FFN, HIDDEN),
         "blk.0.ffn_down.weight": (HIDDEN, FFN),
         "output_norm.weight": (HIDDEN,),
+        "output.weight": (n_rows or len(vocabulary["tokenizer.ggml.tokens"]), HIDDEN),
     }
     tensors = {}
     for number, (name, shape) in enumerate(shapes.items()):
         values = np.random.default_rng(number).standard_normal(shape).astype("<f4") * 0.2
-        if name == "token_embd.weight":
+        if name in ("token_embd.weight", "output.weight"):
             # Rows behind the vocabulary win every argmax that can see them.
             values[len(vocabulary["tokenizer.ggml.tokens"]) :] = 100.0
-        if name == nan_in:
-            values[..., 0] = np.nan
+        if name in odd:
+            values[..., 0] = odd[name]
         tensors[name] = (0, shape, values.tobytes())
     facts = {
         "general.architecture": "llama",
@@ -157,9 +164,18 @@ def test_a_claimed_context_costs_no_memory(context: int, tmp_path: Path) -> None
         assert len(llm.generate("hello", GREEDY)[0].outputs[0].token_ids) == 8
 
 
-@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.0.attn_v.weight"])
-def test_weights_that_are_no_numbers_fail_the_request_and_nothing_else(name: str, tmp_path: Path) -> None:
-    with load(save(tmp_path / "nan.gguf", nan_in=name)) as llm:
+@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.0.attn_v.weight", "output.weight", "token_embd.weight"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_by_name(name: str, value: float, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=rf"^odd\.gguf: tensor '{name}': a number is not finite \(row 0, "):
+        load(save(tmp_path / "odd.gguf", odd={name: value}))
+
+
+def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(tmp_path: Path) -> None:
+    """Finite weights whose products are not."""
+    with load(
+        save(tmp_path / "large.gguf", odd={"blk.0.attn_v.weight": 3e38, "blk.0.attn_output.weight": 3e38})
+    ) as llm:
         for params in (GREEDY, SamplingParams(seed=1, max_tokens=4)):
             with pytest.raises(RequestFailed, match="no usable logits"):
                 llm.generate("hello", params)
@@ -168,7 +184,7 @@ def test_weights_that_are_no_numbers_fail_the_request_and_nothing_else(name: str
 
 def test_a_norm_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"'output_norm.weight' holds a value that is not finite"):
-        load(save(tmp_path / "nan.gguf", nan_in="output_norm.weight"))
+        load(save(tmp_path / "nan.gguf", odd={"output_norm.weight": np.nan}))
 
 
 @pytest.mark.parametrize(
@@ -182,13 +198,21 @@ def test_a_norm_that_is_no_number_is_refused(tmp_path: Path) -> None:
         ("llama.embedding_length", 2**31),
         ("llama.feed_forward_length", 2**32 - 1),
         ("llama.context_length", 0),
+        ("llama.attention.sliding_window", 2**32 - 1),
+        ("llama.attention.head_count", 64),
+        ("llama.attention.key_length", 0),
+        ("llama.attention.key_length", 48),
+        ("llama.rope.dimension_count", 0),
+        ("llama.rope.dimension_count", 31),
+        ("llama.rope.dimension_count", 64),
         ("llama.rope.freq_base", 0.0),
         ("llama.rope.freq_base", float("nan")),
         ("llama.attention.layer_norm_rms_epsilon", -1.0),
         ("llama.attention.layer_norm_rms_epsilon", float("inf")),
+        ("llama.attention.layer_norm_rms_epsilon", float("nan")),
         ("general.architecture", "mamba"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError):
+    with pytest.raises(ModelFileError, match=r"^odd\.gguf: "):
         load(save(tmp_path / "odd.gguf", **{key: value}))

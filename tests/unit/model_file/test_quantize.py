@@ -12,7 +12,7 @@ from tests.fixtures import forward
 from tests.fixtures import tiny_models as tiny
 
 from sixfold.errors import ModelFileError
-from sixfold.model_file import open_model
+from sixfold.model_file import Matrix, ModelFile, open_model
 from sixfold.model_file.quantize import quantize
 
 F32, F16, Q4_1, Q8_0, BF16 = 0, 1, 3, 8, 30
@@ -101,11 +101,37 @@ def test_a_folder(dtype: str, tmp_path: Path) -> None:
     assert file.bytes_weights < whole.bytes_weights / (2.2 if dtype == "BF16" else 4)
 
 
-def test_folder_and_gguf_are_quantized_alike(tmp_path: Path) -> None:
-    first = open_model(tiny.folder(tmp_path, "llama"), quantize="q8_0")
-    second = open_model(tiny.gguf(tmp_path, "llama"), quantize="q8_0")
-    q = (first.config.q_size, first.config.hidden)
-    assert np.array_equal(first.matrix("blk.1.attn_q.weight", *q).data, second.matrix("blk.1.attn_q.weight", *q).data)
+@pytest.mark.parametrize("method", ["q8_0", "q4_1"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_folder_and_gguf_are_quantized_alike(family: str, method: str, tmp_path: Path) -> None:
+    """When this was written, the bytes were those of llama.cpp's quantizer too, for each family and float type."""
+    first = matrices(open_model(tiny.folder(tmp_path, family), quantize=method))
+    for path in (tiny.gguf(tmp_path, family), tiny.folder(tmp_path, family, dtype="BF16", shards=2)):
+        second = matrices(open_model(path, quantize=method))
+        for one, other in zip(first, second, strict=True):
+            assert (one.ggml_type, one.n_rows, one.k) == (other.ggml_type, other.n_rows, other.k)
+            assert one.ggml_type in (Q8_0, Q4_1) and np.array_equal(one.data, other.data)
+
+
+def matrices(file: ModelFile) -> list[Matrix]:
+    """All that is quantized."""
+    c = file.config
+    found = [file.matrix("token_embd.weight", c.vocab, c.hidden)]
+    for i in range(c.n_layers):
+        for name, n_rows, k in (
+            ("attn_q", c.q_size, c.hidden),
+            ("attn_k", c.kv_size, c.hidden),
+            ("attn_v", c.kv_size, c.hidden),
+            ("attn_output", c.hidden, c.q_size),
+        ):
+            found.append(file.matrix(f"blk.{i}.{name}.weight", n_rows, k))
+        for name, n_rows, k in (("gate", c.ffn, c.hidden), ("up", c.ffn, c.hidden), ("down", c.hidden, c.ffn)):
+            if c.n_experts:
+                n_rows, k = (c.expert_ffn if n == c.ffn else n for n in (n_rows, k))
+                found += file.expert_matrices(f"blk.{i}.ffn_{name}_exps.weight", c.n_experts, n_rows, k)
+            else:
+                found.append(file.matrix(f"blk.{i}.ffn_{name}.weight", n_rows, k))
+    return found
 
 
 def test_what_is_quantized_already_stays(tmp_path: Path) -> None:

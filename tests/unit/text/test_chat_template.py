@@ -250,7 +250,7 @@ def test_o48_reserved_names() -> None:
     ],
 )
 def test_o48_work_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sixfold.text.chat_template._RENDER_S_MAX", 0.2)
+    monkeypatch.setattr("sixfold.text.template_sandbox._RENDER_S_MAX", 0.2)
     start = time.monotonic()
     assert refusal(source, user("a")).param == "messages"
     assert time.monotonic() - start < 5
@@ -265,7 +265,7 @@ def test_deep_nesting_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{% for %}", "{{ x", "{{ x | nofilter }}", "{% set sixfold_tick = 1 %}", "x" * (2 << 20)],
+    ["{% for %}", "{{ x", "{{ x | nofilter }}", "{% set sixfold_meter = 1 %}", "x" * (2 << 20)],
 )
 def test_a_broken_template_is_a_fault_of_the_file(source: str) -> None:
     with pytest.raises(ModelFileError, match="chat template"):

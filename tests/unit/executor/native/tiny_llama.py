@@ -50,7 +50,7 @@ class TinyLlama:
             return rng.uniform(0.5, 1.5, self.hidden).astype(np.float32)
 
         q, kv = heads * head_dim, kv_heads * head_dim
-        self.embedding = matrix(self.vocab, self.hidden, 8.0)
+        self.embedding = self.head = matrix(self.vocab, self.hidden, 8.0)
         self.layers = [
             Layer(
                 norm(),
@@ -74,7 +74,7 @@ class TinyLlama:
             return kernels.pack_matrix(pool, tensors, interleave=interleave, activations=activations)
 
         p = Program(pool, kv, max_tokens, self.hidden)
-        p.embed(kernels.pack_embedding(self.embedding))
+        p.embed(kernels.pack_embedding(self.embedding, finite=True))  # a test may want it otherwise
         for i, layer in enumerate(self.layers):
             p.norm_qkv_rope_write(
                 i,
@@ -90,7 +90,7 @@ class TinyLlama:
             p.proj_residual(pack([layer.proj]))
             p.norm_gateup_act(layer.ffn_norm, pack(layer.gate_up, True), "silu", EPS)
             p.down_residual(pack([layer.down]))
-        p.final_norm_head(self.output_norm, pack([self.embedding]), EPS)
+        p.final_norm_head(self.output_norm, pack([self.head]), EPS)
         p.finalize()
         return p
 
