@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import click
+
 from sixfold.config import Config
 from sixfold.errors import ConfigError, ModelNotFound
 
 __all__ = ["prepare"]
+
+_WORTH_A_WORD = 100_000_000
+"""Bytes that take more than a moment to write."""
 
 
 def prepare(config: Config) -> None:
@@ -24,8 +29,13 @@ def prepare(config: Config) -> None:
         raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
     from sixfold import model_store
     from sixfold.engine.launch import model_path
+    from sixfold.model_file import synthetic
 
     name = config.model.model
+    if synthetic.is_synthetic(name):
+        model = synthetic.SyntheticModel.parse(name)
+        if model.n_bytes > _WORTH_A_WORD and not model.place(model_store.cache_dir()).exists():
+            click.echo(f"writing {name} ({model.n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
     try:
         model_path(name)
     except ModelNotFound:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sixfold.model_file.tensor_types import TENSOR_TYPES
 
-__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "write"]
+__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "write", "write_outline"]
 
 ALIGNMENT = 32
 """Of tensors, as GGUF has it where `general.alignment` does not say otherwise."""
@@ -104,12 +104,13 @@ def tensor_entry(name: str, shape: Sequence[int], ggml_type: int, offset: int) -
 
 def head(metadata: Mapping[str, Any], tensors: Sequence[NewTensor], *, version: int = 3) -> bytes:
     """Everything before the data section, padding included."""
-    body = b"".join(string(key) + metadata_value(value) for key, value in metadata.items())
+    parts = [struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata))]
+    parts += [string(key) + metadata_value(value) for key, value in metadata.items()]
     offset = 0
     for tensor in tensors:
-        body += tensor_entry(tensor.name, tensor.shape, tensor.ggml_type, offset)
+        parts.append(tensor_entry(tensor.name, tensor.shape, tensor.ggml_type, offset))
         offset += padded(tensor.n_bytes)
-    raw = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata)) + body
+    raw = b"".join(parts)
     return raw + bytes(padded(len(raw)) - len(raw))
 
 
@@ -133,6 +134,17 @@ def pieces(metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Iterabl
         if n_bytes != tensor.n_bytes:
             raise ValueError(f"tensor {tensor.name} has {n_bytes} bytes; its type and shape make {tensor.n_bytes}")
         yield bytes(padded(n_bytes) - n_bytes)
+
+
+def write_outline(path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> None:
+    """Write a file's head, and nothing for its tensors: of the same size, but it takes no space.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with path.open("wb") as file:
+        file.write(head(metadata, tensors))
+        file.truncate(file.tell() + sum(padded(tensor.n_bytes) for tensor in tensors))
 
 
 def encode(metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> bytes:

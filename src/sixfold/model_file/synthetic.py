@@ -9,7 +9,10 @@ written as an ordinary GGUF file, so that everything else, other programs includ
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import re
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +22,7 @@ import numpy as np
 
 from sixfold.errors import ModelNotFound
 from sixfold.model_file.architectures import ARCHITECTURES
-from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write
+from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_outline
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
@@ -75,7 +78,9 @@ SHAPES: dict[str, Shape] = {
 """Shapes by the name of the model that has them."""
 
 _NUMBERS = {field.name for field in dataclasses.fields(Shape)} - {"architecture"}
+_MAY_BE_NONE = {"tied", "window", "n_experts", "n_experts_used"}
 _SIZE_MAX = 1 << 20
+_LAYERS_MAX = 1024
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -88,17 +93,27 @@ def is_synthetic(name: str) -> bool:
 
 
 def cached(name: str, cache: Path) -> Path:
-    """The file of a synthetic model in a cache folder; made if it is not there.
+    """The file of a synthetic model in a cache folder; made if it is not there, by one process at a time.
 
     Raises:
         ModelNotFound: the name is not understood.
         OSError: it cannot be written.
     """
     model = SyntheticModel.parse(name)
-    path = cache / "synthetic" / model.file_name
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        model.write(path)
+    path = model.place(cache)
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (cache / "synthetic.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its process dies
+        if not path.is_file():
+            for leftover in path.parent.glob(".*.part"):  # of a process that was killed
+                leftover.unlink()
+            needed, free = model.n_bytes, shutil.disk_usage(path.parent).free
+            if free < needed:
+                reason = f"it needs {needed / 1e6:,.0f} MB of disk space; {free / 1e6:,.0f} MB are free"
+                raise OSError(errno.ENOSPC, reason)
+            model.write(path)
     return path
 
 
@@ -124,10 +139,13 @@ class SyntheticModel:
         shape = SHAPES[shape_name]
         for change in changes:
             match = re.fullmatch(r"(\w+)=(\d{1,7})", change)
-            if match is None or match[1] not in _NUMBERS or int(match[2]) > _SIZE_MAX:
+            if match is None or match[1] not in _NUMBERS:
                 raise ModelNotFound(
                     f"{change[:40]!r} changes nothing; write one of {', '.join(sorted(_NUMBERS))}=NUMBER"
                 )
+            low, high = int(match[1] not in _MAY_BE_NONE), _LAYERS_MAX if match[1] == "n_layers" else _SIZE_MAX
+            if not low <= int(match[2]) <= high:
+                raise ModelNotFound(f"{change!r} makes no model; {match[1]} is {low} to {high}")
             change_of: dict[str, Any] = {match[1]: int(match[2])}
             shape = dataclasses.replace(shape, **change_of)
         return cls(label, shape, ggml_type)
@@ -140,6 +158,20 @@ class SyntheticModel:
     def n_bytes(self) -> int:
         """Of the weights."""
         return sum(tensor.n_bytes for tensor in self.tensors())
+
+    def place(self, cache: Path) -> Path:
+        """Its file in a cache folder."""
+        return cache / "synthetic" / self.file_name
+
+    def outline(self, folder: Path) -> Path:
+        """The file without the weights: to be looked at, not to be computed with; it takes no space.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = folder / self.file_name
+        write_outline(path, self.metadata(), self.tensors())
+        return path
 
     def write(self, path: Path) -> Path:
         """Write the file; it appears when it is complete.
