@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from sixfold.config import Config
@@ -34,7 +36,7 @@ def prepare(config: Config) -> None:
     name = config.model.model
     if synthetic.is_synthetic(name):
         model = synthetic.SyntheticModel.parse(name)
-        if model.n_bytes > _WORTH_A_WORD and not model.place(model_store.cache_dir()).exists():
+        if model.n_bytes > _WORTH_A_WORD and not os.path.exists(model.place(model_store.cache_dir())):
             click.echo(f"writing {name} ({model.n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
     try:
         model_path(name)

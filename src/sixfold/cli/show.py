@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,8 @@ def show(
 ) -> int:
     """Show the files, numbers and text rules of MODEL, and the memory that it needs for the given sequences.
 
-    Exit code 1: it does not fit into the memory that is free.
+    The memory is that of a server which has filled its KV cache. What may be taken is the least of the machine's free
+    memory, the limits of control groups and those of `ulimit`. Exit code 1: it does not fit.
     """
     from sixfold.config import Config
 
@@ -76,7 +78,7 @@ def _found(name: str, digest: bool) -> Iterator[tuple[Path, Path]]:
         model = synthetic.SyntheticModel.parse(name)
         place = model.place(model_store.cache_dir())
         with tempfile.TemporaryDirectory() as folder:
-            yield (place if place.exists() else model.outline(Path(folder))), place
+            yield (place if os.path.exists(place) else model.outline(Path(folder))), place
     else:
         path = model_path(name)
         yield path, path

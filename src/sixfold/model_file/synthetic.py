@@ -8,9 +8,11 @@ written as an ordinary GGUF file, so that everything else, other programs includ
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_o
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
-__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic"]
+__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached"]
 
 _PREFIX = "synthetic:"
 _TYPE_DEFAULT = "q4_1"
@@ -117,6 +119,18 @@ def cached(name: str, cache: Path) -> Path:
     return path
 
 
+def list_cached(cache: Path) -> list[tuple[str, int]]:
+    """(name, bytes of its file) of every synthetic model in a cache folder that can be read."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(cache / "synthetic"), key=lambda entry: entry.name):
+            name = "{}{}@{}".format(_PREFIX, *entry.name.removesuffix(".gguf").rpartition("-")[::2])
+            with contextlib.suppress(ModelNotFound):  # a file of somebody else's
+                if SyntheticModel.parse(name).file_name == entry.name:
+                    found.append((name, entry.stat().st_size))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class SyntheticModel:
     """A shape and the type of its matrices."""
@@ -152,7 +166,7 @@ class SyntheticModel:
 
     @property
     def file_name(self) -> str:
-        return f"{self.label.replace(',', '-')}-{TENSOR_TYPES[self.ggml_type].name.lower()}.gguf"
+        return f"{self.label}-{TENSOR_TYPES[self.ggml_type].name.lower()}.gguf"
 
     @property
     def n_bytes(self) -> int:

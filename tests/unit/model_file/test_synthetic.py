@@ -14,7 +14,7 @@ from tests.fixtures import forward
 from sixfold.errors import ModelFileError, ModelNotFound
 from sixfold.model_file import GGUFFile, ModelFile, open_model
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
-from sixfold.model_file.synthetic import SHAPES, SyntheticModel, cached, is_synthetic
+from sixfold.model_file.synthetic import SHAPES, SyntheticModel, cached, is_synthetic, list_cached
 from sixfold.text import ChatTemplate, gguf_tokenizer
 
 SMALL = "n_layers=2,hidden=64,n_heads=2,n_kv_heads=1,head_dim=32,ffn=96,vocab=300"
@@ -125,6 +125,17 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         cached("synthetic:tiny", tmp_path)
     assert list((tmp_path / "synthetic").iterdir()) == []
+
+
+def test_what_is_in_a_cache(tmp_path: Path) -> None:
+    assert list_cached(tmp_path) == []
+    for name in ("synthetic:tiny,vocab=300,ffn=64@q8_0", "synthetic:tiny@q4_1"):
+        cached(name, tmp_path)
+    for file in (".tiny-f32.gguf.1.part", "other.gguf", "tiny-layers=3-q8_0.gguf"):
+        (tmp_path / "synthetic" / file).write_bytes(b"not a synthetic model")
+    found = dict(list_cached(tmp_path))
+    assert set(found) == {"synthetic:tiny,vocab=300,ffn=64@q8_0", "synthetic:tiny@q4_1"}
+    assert found["synthetic:tiny@q4_1"] == cached("synthetic:tiny@q4_1", tmp_path).stat().st_size
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
