@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
+import click
+
 from sixfold.config import Config
 from sixfold.errors import ModelNotFound
 
 __all__ = ["prepare"]
+
+_WORTH_A_WORD = 100_000_000
+"""Bytes that take more than a moment to write."""
 
 
 def prepare(config: Config) -> None:
@@ -20,9 +27,14 @@ def prepare(config: Config) -> None:
         return
     from sixfold import model_store
     from sixfold.engine.launch import check_kernels, model_path
+    from sixfold.model_file import synthetic
 
     check_kernels()
     name = config.model.model
+    if synthetic.is_synthetic(name):
+        model = synthetic.SyntheticModel.parse(name)
+        if model.n_bytes > _WORTH_A_WORD and not os.path.exists(model.place(model_store.cache_dir())):
+            click.echo(f"writing {name} ({model.n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
     try:
         model_path(name)
     except ModelNotFound:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from sixfold.config import Config
 
 __all__ = ["show"]
 
@@ -41,25 +48,56 @@ def show(
 ) -> int:
     """Show the files, numbers and text rules of MODEL, and the memory that it needs for the given sequences.
 
-    Exit code 1: it does not fit into the memory that is free.
+    The memory is that of a server which has filled its KV cache. What may be taken is the least of the machine's free
+    memory, the limits of control groups and those of `ulimit`. Exit code 1: it does not fit.
     """
     from sixfold.config import Config
-    from sixfold.engine.free_memory import free_memory
+
+    settings = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "kv_cache_dtype": kv_cache_dtype}
+    config = Config.from_flat({**settings, "quantize": quantize})
+    with _found(name, digest) as (path, place):
+        report, need, source = _report(name, path, place, config, digest)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report, need, source)
+    return 0 if report["memory"]["fits"] else 1
+
+
+@contextlib.contextmanager
+def _found(name: str, digest: bool) -> Iterator[tuple[Path, Path]]:
+    """(the file or folder of a model, where it is or would be).
+
+    The two differ for a synthetic model that has not been made: it is not made to be looked at, if its bytes are not.
+    """
+    from sixfold import model_store
     from sixfold.engine.launch import model_path
+    from sixfold.model_file import synthetic
+
+    if synthetic.is_synthetic(name) and not digest:
+        model = synthetic.SyntheticModel.parse(name)
+        place = model.place(model_store.cache_dir())
+        with tempfile.TemporaryDirectory() as folder:
+            yield (place if os.path.exists(place) else model.outline(Path(folder))), place
+    else:
+        path = model_path(name)
+        yield path, path
+
+
+def _report(name: str, path: Path, place: Path, config: Config, digest: bool) -> tuple[dict[str, Any], str, str]:
+    """-> (the figures, the memory in words, who grants it)."""
+    from sixfold.engine.free_memory import free_memory
     from sixfold.engine.memory import memory_need
     from sixfold.model_file import open_model
     from sixfold.text import sampling_defaults
 
-    settings = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "kv_cache_dtype": kv_cache_dtype}
-    config = Config.from_flat({**settings, "quantize": quantize})
-    path = model_path(name)
     model = open_model(path, quantize=config.model.quantization)
     need = memory_need(model, config)
     free = free_memory(model.bytes_mapped, need.processes)
     c = model.config
-    report: dict[str, Any] = {
+    report = {
         "model": name,
-        "path": str(path),
+        "path": str(place),
         "files": [_file(file, name, digest) for file in _files(path)],
         "architecture": c.architecture,
         "layers": c.n_layers,
@@ -85,11 +123,7 @@ def show(
             "fits": need.total <= free.n_bytes,
         },
     }
-    if as_json:
-        click.echo(json.dumps(report, indent=2))
-    else:
-        _print(report, str(need), free.source)
-    return 0 if report["memory"]["fits"] else 1
+    return report, str(need), free.source
 
 
 def _files(path: Path) -> list[Path]:

@@ -6,7 +6,6 @@ made when its turn comes, so a file may be larger than memory.
 
 from __future__ import annotations
 
-import glob
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from sixfold.model_file.tensor_types import TENSOR_TYPES
 
-__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "remove_leftovers", "write"]
+__all__ = ["NO_STRINGS", "NewTensor", "TensorBytes", "Typed", "encode", "write", "write_outline"]
 
 ALIGNMENT = 32
 """Of tensors, as GGUF has it where `general.alignment` does not say otherwise."""
@@ -137,17 +136,20 @@ def pieces(metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Iterabl
         yield bytes(padded(n_bytes) - n_bytes)
 
 
+def write_outline(path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> None:
+    """Write a file's head, and nothing for its tensors: of the same size, but it takes no space.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with path.open("wb") as file:
+        file.write(head(metadata, tensors))
+        file.truncate(file.tell() + sum(padded(tensor.n_bytes) for tensor in tensors))
+
+
 def encode(metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> bytes:
     """A whole small file as bytes."""
     return b"".join(piece if isinstance(piece, bytes) else piece.tobytes() for piece in pieces(metadata, tensors))
-
-
-def remove_leftovers(path: Path) -> None:
-    """Delete what processes that were killed while they wrote `path` have left."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        writer = leftover.name.rsplit(".", 2)[-2]
-        if not Path("/proc", writer).exists():
-            leftover.unlink(missing_ok=True)
 
 
 def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Sequence[NewTensor] = ()) -> Path:

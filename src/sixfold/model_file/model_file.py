@@ -102,7 +102,8 @@ class ModelFile(ABC):
             method: how float matrices are quantized when they are read: a key of `QUANTIZED_TYPES`, or None.
 
         Raises:
-            ModelFileError: no such method; a fused tensor has another size than its parts.
+            ModelFileError: no such method, or nothing that it could change; a fused tensor has another size than its
+                parts.
         """
         if method is not None and method not in QUANTIZED_TYPES:
             raise ModelFileError(f"{method!r} is not a way to quantize; {', '.join(QUANTIZED_TYPES)} are")
@@ -112,6 +113,10 @@ class ModelFile(ABC):
         self._method = method
         self._tensors = _without_padding(_without_fusion(tensors, config), config.vocab)
         self._used: set[str] = set()
+        if method and all(
+            self._type_of(n, stored) == stored.ggml_type for n, s in self._tensors.items() for stored in s
+        ):
+            raise ModelFileError(f"--quantize {method} would change nothing: no matrix has a floating-point type")
 
     @property
     def name(self) -> str:

@@ -8,8 +8,10 @@ written as an ordinary GGUF file, so that everything else, other programs includ
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -24,13 +26,13 @@ import numpy as np
 
 from sixfold.errors import ModelNotFound
 from sixfold.model_file.architectures import ARCHITECTURES
-from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, head, padded, remove_leftovers, write
+from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_outline
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.opening import open_model
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
-__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic"]
+__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached"]
 
 _PREFIX = "synthetic:"
 _TYPE_DEFAULT = "q4_1"
@@ -107,7 +109,7 @@ def is_synthetic(name: str) -> bool:
 
 
 def cached(name: str, cache: Path, check: Callable[[ModelConfig], None] = lambda config: None) -> Path:
-    """The file of a synthetic model in a cache folder; made if it is not there.
+    """The file of a synthetic model in a cache folder; made if it is not there, by one process at a time.
 
     Args:
         check: raises ModelFileError if a model of these numbers is of no use.
@@ -118,18 +120,38 @@ def cached(name: str, cache: Path, check: Callable[[ModelConfig], None] = lambda
         OSError: it cannot be written, or there is no room for it.
     """
     model = SyntheticModel.parse(name)
-    path = cache / "synthetic" / model.file_name
+    path = model.place(cache)
     if path.is_file():
         return path
     with tempfile.TemporaryDirectory() as folder:
-        file = open_model(model.outline(Path(folder) / path.name))
+        file = open_model(model.outline(Path(folder)))
         with file.naming_faults():
             check(file.config)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    if (n_bytes := file.bytes_weights) > shutil.disk_usage(path.parent).free:
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}; {n_bytes / 1e6:,.0f} MB are needed")
-    return model.write(path)
+    with (cache / "synthetic.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its process dies
+        if not path.is_file():
+            for leftover in path.parent.glob(".*.part"):  # of a process that was killed
+                leftover.unlink()
+            needed, free = model.n_bytes, shutil.disk_usage(path.parent).free
+            if free < needed:
+                reason = f"it needs {needed / 1e6:,.0f} MB of disk space; {free / 1e6:,.0f} MB are free"
+                raise OSError(errno.ENOSPC, reason)
+            model.write(path)
+    return path
+
+
+def list_cached(cache: Path) -> list[tuple[str, int]]:
+    """(name, bytes of its file) of every synthetic model in a cache folder that can be read."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(cache / "synthetic"), key=lambda entry: entry.name):
+            label, _, kind = entry.name.removesuffix(".gguf").rpartition("-")
+            name = f"{_PREFIX}{label.replace('+', ',')}@{kind}"
+            with contextlib.suppress(ModelNotFound):  # a file of somebody else's
+                if SyntheticModel.parse(name).file_name == entry.name:
+                    found.append((name, entry.stat().st_size))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +180,25 @@ class SyntheticModel:
 
     @property
     def file_name(self) -> str:
-        return f"{self.label.replace(',', '-')}-{TENSOR_TYPES[self.ggml_type].name.lower()}.gguf"
+        return f"{self.label.replace(',', '+')}-{TENSOR_TYPES[self.ggml_type].name.lower()}.gguf"
 
     @property
     def n_bytes(self) -> int:
         """Of the weights."""
         return sum(tensor.n_bytes for tensor in self.tensors())
 
-    def outline(self, path: Path) -> Path:
-        """Write the file with a hole where the weights belong: it opens like the file, and takes no room.
+    def place(self, cache: Path) -> Path:
+        """Its file in a cache folder."""
+        return cache / "synthetic" / self.file_name
+
+    def outline(self, folder: Path) -> Path:
+        """The file without the weights: to be looked at, not to be computed with; it takes no space.
 
         Raises:
             OSError: it cannot be written.
         """
-        tensors = self.tensors()
-        with path.open("wb") as file:
-            file.write(head(self.metadata(), tensors))
-            file.truncate(file.tell() + sum(padded(tensor.n_bytes) for tensor in tensors))
+        path = folder / self.file_name
+        write_outline(path, self.metadata(), self.tensors())
         return path
 
     def write(self, path: Path) -> Path:

@@ -148,7 +148,7 @@ def remove(name: HubName) -> bool:
 
     cache, folder_name = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=name.repo, repo_type="model")
     folder = cache / folder_name
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False where it cannot be looked, too
         return False
     try:
         shutil.rmtree(folder)

@@ -162,7 +162,7 @@ def remove(name: str) -> bool:
         return hub.remove(hub_name)
     model = _known(name)
     folder = _path(model).parent
-    if not folder.exists() and not _lock_file(model).exists():
+    if not os.path.lexists(folder) and not os.path.lexists(_lock_file(model)):  # False where it cannot be looked
         return False
     try:
         with _locked(model, say=False):

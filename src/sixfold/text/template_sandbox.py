@@ -393,7 +393,7 @@ def _join_filter(context: Context, value: Iterable[Any], d: Any = "", attribute:
 
 
 def _with_steps(tree: nodes.Template, environment: jinja2.Environment) -> nodes.Template:
-    """Turns of loops, macros and slices are steps, every `~` calls `_join`, and what is compared or hashed is weighed."""
+    """Turns of loops, macros and slices are steps, `~` calls `_join`, and what is compared or hashed is weighed."""
     if any(name.name in _RESERVED for name in tree.find_all(nodes.Name)):
         raise ValueError(f"{', '.join(sorted(_RESERVED))} are reserved names")
     for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):

@@ -160,3 +160,15 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(1000, "left of the rest"))
     status, text = shown()
     assert status == 1 and "0.0 GB left of the rest: it does not fit" in text
+
+
+def test_show_does_not_make_a_synthetic_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["show", "synthetic:llama-1b@q8_0", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["path"] == str(tmp_path / "synthetic" / "llama-1b-q8_0.gguf")
+    assert report["layers"] == 16 and report["files"][0]["bytes"] > 1.2e9
+    assert list(tmp_path.iterdir()) == []

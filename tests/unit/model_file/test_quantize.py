@@ -14,6 +14,7 @@ from tests.fixtures import tiny_models as tiny
 from sixfold.errors import ModelFileError
 from sixfold.model_file import Matrix, ModelFile, open_model
 from sixfold.model_file.quantize import quantize
+from sixfold.model_file.synthetic import cached
 
 F32, F16, Q4_1, Q8_0, BF16 = 0, 1, 3, 8, 30
 Float32 = npt.NDArray[np.float32]
@@ -139,6 +140,19 @@ def test_what_is_quantized_already_stays(tmp_path: Path) -> None:
     again = open_model(tiny.folder(tmp_path, "llama"), quantize=None)
     ids, _ = tiny.references("llama")[1]
     assert np.array_equal(forward.logits(plain, ids), forward.logits(again, ids))
+
+
+def test_a_model_without_float_matrices_is_refused(tmp_path: Path) -> None:
+    path = cached("synthetic:tiny@q4_1", tmp_path)
+    with pytest.raises(ModelFileError, match=r"tiny-q4_1.gguf: --quantize q8_0 would change nothing"):
+        open_model(path, quantize="q8_0")
+
+
+def test_pieces_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
+    whole = quantize(x.reshape(-1).view(np.uint8), F32, *x.shape, Q4_1)
+    monkeypatch.setattr("sixfold.model_file.quantize._CHUNK_VALUES", 96)
+    assert np.array_equal(quantize(x.reshape(-1).view(np.uint8), F32, *x.shape, Q4_1), whole)
 
 
 def test_an_unknown_method(tmp_path: Path) -> None:

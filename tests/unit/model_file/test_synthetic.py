@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ from tests.fixtures import forward
 from sixfold.errors import ModelFileError, ModelNotFound
 from sixfold.model_file import GGUFFile, ModelFile, open_model
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
-from sixfold.model_file.synthetic import SHAPES, SyntheticModel, cached, is_synthetic
+from sixfold.model_file.synthetic import SHAPES, SyntheticModel, cached, is_synthetic, list_cached
 from sixfold.text import ChatTemplate, gguf_tokenizer
 
 SMALL = "n_layers=2,hidden=64,n_heads=2,n_kv_heads=1,head_dim=32,ffn=96,vocab=300"
@@ -101,6 +104,74 @@ def test_a_file_is_made_once(tmp_path: Path) -> None:
     stamp = path.stat().st_mtime_ns
     assert cached("synthetic:tiny@q8_0", tmp_path).stat().st_mtime_ns == stamp
     assert [p.name for p in path.parent.iterdir()] == ["tiny-q8_0.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sha256"),
+    [
+        ("synthetic:tiny@q4_1", "ac0936074ab1b259dacd4cd5eb6bbd081866e6e8f94fd26d4641876fd45da79a"),
+        ("synthetic:tiny,hidden=256,ffn=512@q6_k", "2c5b08d15a3d2c11a401e20ecd278301f338fad7d45ddd574994d1711533617c"),
+        ("synthetic:tiny@bf16", "0701b8d3e4956b6953b02a3bce05d9388ae7b0080c0a88b345b5ba8876032ed0"),
+    ],
+)
+def test_a_file_is_the_same_everywhere(name: str, sha256: str, tmp_path: Path) -> None:
+    assert hashlib.sha256(cached(name, tmp_path).read_bytes()).hexdigest() == sha256
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[np.ndarray]:
+        yield np.zeros(8, np.uint8)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sixfold.model_file.synthetic.random_blocks", broken)
+    with pytest.raises(KeyboardInterrupt):
+        cached("synthetic:tiny", tmp_path)
+    assert list((tmp_path / "synthetic").iterdir()) == []
+
+
+def test_what_is_in_a_cache(tmp_path: Path) -> None:
+    assert list_cached(tmp_path) == []
+    for name in ("synthetic:tiny,vocab=300,ffn=64@q8_0", "synthetic:tiny@q4_1"):
+        cached(name, tmp_path)
+    for file in (".tiny-f32.gguf.1.part", "other.gguf", "tiny-layers=3-q8_0.gguf"):
+        (tmp_path / "synthetic" / file).write_bytes(b"not a synthetic model")
+    found = dict(list_cached(tmp_path))
+    assert set(found) == {"synthetic:tiny,vocab=300,ffn=64@q8_0", "synthetic:tiny@q4_1"}
+    assert found["synthetic:tiny@q4_1"] == cached("synthetic:tiny@q4_1", tmp_path).stat().st_size
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "synthetic").mkdir()
+    (tmp_path / "synthetic" / ".tiny-q4_1.gguf.4711.part").write_bytes(b"half")
+    path = cached("synthetic:tiny", tmp_path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"needs 1,063,120 MB of disk space; [\d,]+ MB are free"):
+        cached("synthetic:tiny,vocab=1000000,hidden=1000000", tmp_path)
+    assert list((tmp_path / "synthetic").iterdir()) == []
+
+
+def _make(folder: str) -> int:
+    return cached("synthetic:tiny,vocab=20000", Path(folder)).stat().st_ino
+
+
+def test_processes_that_ask_at_once_get_one_file(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert len(set(pool.map(_make, [str(tmp_path)] * 3, chunksize=1))) == 1
+    assert len(list((tmp_path / "synthetic").iterdir())) == 1
+
+
+def test_an_outline_says_the_same_and_takes_no_space(tmp_path: Path) -> None:
+    model = SyntheticModel.parse("synthetic:llama-8b@q4_k")
+    path = model.outline(tmp_path)
+    stat = path.stat()
+    assert stat.st_size > model.n_bytes > 4e9 > 1000 * stat.st_blocks * 512 / 10
+    file = open_model(path)
+    assert file.config.n_layers == 32 and file.bytes_weights == model.n_bytes
+    tiny = SyntheticModel.parse("synthetic:tiny")
+    assert tiny.outline(tmp_path).stat().st_size == tiny.write(tmp_path / "whole").stat().st_size
 
 
 def test_text(tmp_path: Path) -> None:
