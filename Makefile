@@ -93,7 +93,7 @@ lint: test-extras
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run -Werror $(KERNEL_SOURCES)
-	sh scripts/check_kernel_symbols.sh build
+	$(BIN)/python scripts/check_kernel_objects.py build
 
 fix: test-extras
 	$(BIN)/ruff check --fix .

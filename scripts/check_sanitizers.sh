@@ -32,9 +32,9 @@ for sanitizer in ${*:-address thread}; do
     thread) flags="-fsanitize=thread" ;;
     *) echo "check_sanitizers: there is no '$sanitizer'" >&2 && exit 2 ;;
     esac
-    mkdir -p "$out"
+    rm -rf "$out" && mkdir -p "$out"
     jobs | xargs -P "$(nproc)" -d '\n' -n 1 sh -c "$compiler $common $flags -o \$0 || exit 255"
-    $compiler $flags -pthread "$out"/*.o -o "$out/native_check"
+    $compiler $flags -pthread "$out"/*.o -o "$out/kernel_check"
     echo "-- $sanitizer"
-    "$out/native_check"
+    "$out/kernel_check"
 done

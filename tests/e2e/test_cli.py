@@ -168,10 +168,27 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], code: int, said: 
     assert done.stdout == ""
 
 
-def test_a_missing_build_of_the_kernels_is_named() -> None:
-    done = sixfold("serve", SIXFOLD_ISA="mmx")
-    assert done.returncode == 2
-    assert "'mmx' is not available here" in done.stderr
+@pytest.mark.parametrize("arguments", ["serve", "run smollm2 hi", "bench", "doctor"])
+def test_a_missing_build_of_the_kernels_is_named(arguments: str) -> None:
+    done = sixfold(*arguments.split(), SIXFOLD_ISA="mmx")
+    assert done.returncode == (1 if arguments == "doctor" else 2)
+    said = done.stdout + done.stderr
+    assert said.count("'mmx' is not available here; there is: ") == 1
+    assert "generic" in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_build_of_the_kernels_has_a_named_error_in_python() -> None:
+    code = "import sixfold\ntry: sixfold.LLM('synthetic:tiny')\nexcept sixfold.errors.ConfigError as e: print(e)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SIXFOLD_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "'mmx' is not available here" in done.stdout
 
 
 def test_doctor_tells_value_and_origin(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import click
 from sixfold import __version__
 from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
 from sixfold.config import settings
-from sixfold.errors import ModelNotFound, SixfoldError
+from sixfold.errors import ConfigError, ModelNotFound, SixfoldError
 
 __all__ = ["doctor"]
 
@@ -86,12 +86,22 @@ def _version(package: str, problems: list[str]) -> str | None:
 
 def _instruction_set(problems: list[str]) -> str | None:
     """The build of the kernels that was chosen, as `avx512`."""
+    from sixfold.engine.launch import check_kernels
+
     try:
-        from sixfold import _native
-    except ImportError as error:
-        problems.append(f"The compiled part cannot be loaded ({error}). Build it: make install")
+        check_kernels()
+    except ConfigError as error:
+        _add(problems, error)
         return None
+    from sixfold import _native
+
     return f"{_native.default_isa()} (of {', '.join(_native.isas())})"
+
+
+def _add(problems: list[str], error: SixfoldError) -> None:
+    sentence = f"{error.message[0].upper()}{error.message[1:]}."
+    if sentence not in problems:  # two sections may meet the same one
+        problems.append(sentence)
 
 
 def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
@@ -103,7 +113,7 @@ def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
         try:
             model_store.resolve(wanted)
         except ModelNotFound as error:
-            problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
+            _add(problems, error)
     return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
 
 
@@ -120,7 +130,7 @@ def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
     except ModelNotFound:
         return {}  # `_models` says so where it is a problem
     except SixfoldError as error:
-        problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
+        _add(problems, error)
         return {}
     values = {f.name: getattr(getattr(found, owner) if owner else found, f.name) for owner, f in settings().values()}
     return {

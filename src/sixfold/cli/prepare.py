@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sixfold.config import Config
-from sixfold.errors import ConfigError, ModelNotFound
+from sixfold.errors import ModelNotFound
 
 __all__ = ["prepare"]
 
@@ -18,13 +18,10 @@ def prepare(config: Config) -> None:
     """
     if config.executor.executor == "scripted":
         return
-    try:
-        import sixfold._native  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
     from sixfold import model_store
-    from sixfold.engine.launch import model_path
+    from sixfold.engine.launch import check_kernels, model_path
 
+    check_kernels()
     name = config.model.model
     try:
         model_path(name)

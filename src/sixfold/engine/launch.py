@@ -37,6 +37,7 @@ __all__ = [
     "build_core",
     "build_worker",
     "cautions",
+    "check_kernels",
     "in_process",
     "load_text",
     "read_run_files",
@@ -93,6 +94,20 @@ def read_run_files(run_dir: str) -> RunFiles:
     return msgspec.json.decode(Path(run_dir, "run.json").read_bytes(), type=RunFiles)
 
 
+def check_kernels() -> None:
+    """Import the compiled part, which chooses a build of the kernels.
+
+    Raises:
+        ConfigError: it is not there, or has no build for what SIXFOLD_ISA says.
+    """
+    try:
+        import sixfold._native  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigError("the compiled part of Sixfold is missing; from a checkout: make install") from None
+    except ImportError as error:
+        raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
+
+
 def resolve(config: Config) -> Config:
     """Replace every "default" and "automatic" by a figure, so that all processes see the same one.
 
@@ -106,6 +121,7 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
+        check_kernels()
         from sixfold.executor.native.models import bytes_per_block, check_supported
         from sixfold.model_file import open_model
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -165,21 +160,6 @@ def test_compiled_rows_equal_the_reference() -> None:
         pytest.skip("sixfold._native was not built")
     assert_rows_agree(native, np.random.default_rng(2), 600, WIDTHS)
     assert_rows_agree(native, np.random.default_rng(3), 16, (49_152,))
-
-
-def test_portable_build_equals_the_reference() -> None:
-    if find_native() is None:
-        pytest.skip("sixfold._native was not built")
-    code = (
-        "import sys, numpy as np; sys.path.insert(0, sys.argv[1]); import test_kernels as t;"
-        "t.assert_rows_agree(t.find_native(), np.random.default_rng(4), 160, t.WIDTHS)"
-    )
-    subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
-        env={**os.environ, "SIXFOLD_ISA": "generic"},
-        check=True,
-        timeout=120,
-    )
 
 
 def test_rows_may_be_apart(kernels: RowKernels) -> None:

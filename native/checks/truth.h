@@ -1,0 +1,66 @@
+// What the kernels compute, one value at a time in double precision. Shares no code with native/kernels but the numbers
+// of the types: a mistake would have to be made twice to go unseen. What kernels round on purpose is rounded here too:
+// activations to int8 per 32 values or to bfloat16, q, k and v to bfloat16, sampling weights to whole numbers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layout.h"
+#include "sample.h"
+
+namespace truth {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;
+
+double half(uint16_t bits);
+float bfloat16(float x);
+
+// A tensor as a file holds it, and its values.
+struct Tensor {
+  int ggml_type, n, k;
+  std::vector<uint8_t> bytes;
+  Row values;  // [n][k]
+};
+
+struct Type {
+  int ggml_type, block_bytes, block_values;
+  std::vector<int> scales;  // offsets of float16 numbers in a block
+  int exponent;             // of these numbers, for values near 1 / 16
+  const char* name;
+};
+
+extern const std::vector<Type> kTypes;
+const Type& type_named(const std::string& name);
+
+// Value i of a block. Source of the layouts: the GGUF specification, ggml's block types.
+double value(const Type& type, const uint8_t* block, int i);
+
+// Any bytes as codes, scales that leave values near 1 / 16.
+Tensor random_tensor(const Type& type, int n, int k);
+Tensor tensor_of(const Type& type, int n, int k, std::vector<uint8_t> bytes);
+
+// Of 32 values each: code * amax / 127, the code rounded from x * (127 / amax) in float32, ties to even.
+Row int8_rounded(const Row& x);
+// Weights meet activations of a kind; those of 16 bits are bfloat16 where these are.
+Row product(const Tensor& w, const Row& x, sixfold::ActKind seen);
+
+Row rms_norm(const Row& x, const float* weight, double eps);
+double gated(double gate, double up, bool gelu);
+double capped(double x, double cap);
+
+// The first `dims` of y rotated by (cos, sin) [dims / 2]; pairs (2i, 2i + 1), or (i, i + dims / 2).
+void rotate(double* y, const float* cos, const float* sin, int dims, bool interleaved);
+
+// q [d] of the token at the last of the keys.
+Row attend(const Row& q, const Rows& keys, const Rows& values, double scale, int window, double cap);
+
+// Softmax of the scores, the `used` largest with ties to the lowest index: (ids, shares).
+void experts(const Row& scores, int used, bool renormalize, std::vector<int>* ids, Row* shares);
+
+// src/sixfold/sampler/reference.py. -1 for an unusable row.
+int draw(const std::vector<float>& row, const sixfold::RowParams& params, int64_t position);
+
+}  // namespace truth

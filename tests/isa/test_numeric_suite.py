@@ -1,0 +1,36 @@
+"""The numeric suite on each build of the kernels that this CPU has and does not choose by itself.
+
+Tests under tests/unit/executor/native run on all of them anyway; here are those that use the default: a process each.
+All tests on one build: SIXFOLD_ISA=avx2 make test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sixfold.executor.native.kernels import available_isas
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITE = ("tests/unit/sampler", "tests/e2e/test_golden.py", "tests/e2e/test_determinism.py")
+P2 = "not same_request or together or (pool and budget)"
+"""Of the configurations of `test_determinism.py`: all rows in large steps, and in small ones with preemptions."""
+
+
+@pytest.mark.skipif("SIXFOLD_ISA" in os.environ, reason="SIXFOLD_ISA chose the build of this run")
+@pytest.mark.parametrize("isa", available_isas()[1:])
+def test_numeric_suite(isa: str, model_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE, "-k", P2],
+        cwd=ROOT,
+        env={**os.environ, "SIXFOLD_ISA": isa, "SIXFOLD_TEST_MODEL": str(model_path)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
