@@ -1,7 +1,6 @@
 // What the checks share: random numbers, which are the same in every run, and what is said when one fails.
 #pragma once
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -40,22 +39,23 @@ double error(const Got& got, const Want& want) {
   return worst / top;
 }
 
-// Counts and names what fails in one build, or in another part; from any thread.
+// Counts and names what fails in one build.
 class Report {
  public:
-  explicit Report(const char* part) : part_(part) {}
+  explicit Report(const char* build) : build_(build) {}
   void expect(bool good, const std::string& what);
   void expect_below(double found, double bound, const std::string& what);  // false for NaN
-  bool good() const;                                                       // says it, too
+  int faults() const { return faults_; }
 
  private:
-  const char* part_;
-  std::atomic<int> faults_ = 0;
+  const char* build_;
+  int faults_ = 0;
 };
 
 void check_products(const sixfold::KernelTable& kernels, sixfold::ThreadPool& pool, Report& report);
 void check_rows(const sixfold::KernelTable& kernels, Report& report);
 void check_programs(const sixfold::KernelTable& kernels, Report& report);
 void check_sampler(const sixfold::SamplerTable& sampler, Report& report);
-void check_threads(Report& report);
+// What is the same in every build.
+void check_pool(Report& report);
 void check_spm(Report& report);

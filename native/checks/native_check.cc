@@ -1,6 +1,5 @@
-// What is compiled, without Python: every build of the kernels against double-precision scalar code, the thread pool,
-// the tokenizer. For CPUs that are only emulated where the tests run, for encodings that this one lacks, for
-// sanitizers.
+// Every build of the kernels against double-precision scalar code, threads and tokenizer, without Python: for CPUs that
+// are only emulated where the tests run, for encodings that this one lacks, and for sanitizers.
 //
 //   native_check [BUILD]...     of those that this CPU has, default all; exit status 1 on a fault, 2: not available
 #include <cstdio>
@@ -18,20 +17,11 @@ using namespace sixfold;
 
 void Report::expect(bool good, const std::string& what) {
   if (good) return;
-  if (++faults_ <= 20) std::printf("%s: %s\n", part_, what.c_str());
+  if (++faults_ <= 20) std::printf("%s: %s\n", build_, what.c_str());
 }
 
 void Report::expect_below(double found, double bound, const std::string& what) {
   expect(found < bound, what + ": error " + std::to_string(found * 1e6) + "e-6");
-}
-
-bool Report::good() const {
-  if (faults_)
-    std::printf("%s: %d faults\n", part_, faults_.load());
-  else
-    std::printf("%s: good\n", part_);
-  std::fflush(stdout);
-  return !faults_;
 }
 
 namespace {
@@ -52,16 +42,24 @@ int check(const Build& build) {
   check_rows(*build.kernels, report);
   check_programs(*build.kernels, report);
   check_sampler(*build.sampler, report);
-  return !report.good();
+  if (report.faults()) std::printf("%s: %d faults\n", build.kernels->name, report.faults());
+  if (!report.faults()) std::printf("%s: good\n", build.kernels->name);
+  std::fflush(stdout);
+  return report.faults() != 0;
+}
+
+int check_shared() {
+  Report report("threads and text");
+  check_pool(report);
+  check_spm(report);
+  if (!report.faults()) std::printf("threads and text: good\n");
+  return report.faults() != 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Report threads("threads"), text("text");
-  check_threads(threads);
-  check_spm(text);
-  int status = !threads.good() | !text.good();
+  int status = argc == 1 ? check_shared() : 0;
   if (argc == 1)
     for (const Build& build : available()) status |= check(build);
   for (int i = 1; i < argc; i++) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cases.h"
+#include "layout.h"
 
 namespace truth {
 
@@ -162,18 +163,14 @@ Row int8_rounded(const Row& x) {
   return out;
 }
 
-Row bf16_rounded(const Row& x) {
-  Row out(x);
-  for (double& v : out) v = bfloat16(static_cast<float>(v));
-  return out;
-}
-
-Row product(const Tensor& w, const Row& x, ActKind act) {
-  const Row a = act == kActInt8 ? int8_rounded(x) : act == kActBF16 ? bf16_rounded(x) : x;
-  const Row weights = act == kActBF16 ? bf16_rounded(w.values) : w.values;
+Row product(const Tensor& w, const Row& x, sixfold::ActKind seen) {
+  Row a = seen == sixfold::kActInt8 ? int8_rounded(x) : x, values = w.values;
+  if (seen == sixfold::kActBF16)
+    for (Row* rounded : {&a, &values})
+      for (double& v : *rounded) v = bfloat16(static_cast<float>(v));
   Row out(w.n);
   for (int r = 0; r < w.n; r++)
-    out[r] = std::inner_product(a.begin(), a.end(), weights.begin() + static_cast<ptrdiff_t>(r) * w.k, 0.0);
+    out[r] = std::inner_product(a.begin(), a.end(), values.begin() + static_cast<ptrdiff_t>(r) * w.k, 0.0);
   return out;
 }
 

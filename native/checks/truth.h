@@ -1,7 +1,6 @@
 // What the kernels compute, one value at a time in double precision. Shares no code with native/kernels but the numbers
 // of the types: a mistake would have to be made twice to go unseen. What kernels round on purpose is rounded here too:
-// activations to int8 per 32 values, or to bfloat16 together with weights of 16 bits; q, k and v to bfloat16; sampling
-// weights to whole numbers.
+// activations to int8 per 32 values or to bfloat16, q, k and v to bfloat16, sampling weights to whole numbers.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +44,8 @@ Tensor tensor_of(const Type& type, int n, int k, std::vector<uint8_t> bytes);
 
 // Of 32 values each: code * amax / 127, the code rounded from x * (127 / amax) in float32, ties to even.
 Row int8_rounded(const Row& x);
-Row bf16_rounded(const Row& x);
-Row product(const Tensor& w, const Row& x, sixfold::ActKind act);
+// Weights meet activations of a kind; those of 16 bits are bfloat16 where these are.
+Row product(const Tensor& w, const Row& x, sixfold::ActKind seen);
 
 Row rms_norm(const Row& x, const float* weight, double eps);
 double gated(double gate, double up, bool gelu);

@@ -10,6 +10,7 @@
 
 typedef float F __attribute__((vector_size(64)));
 typedef int32_t I __attribute__((vector_size(64)));
+typedef uint32_t U __attribute__((vector_size(64)));
 typedef int16_t S __attribute__((vector_size(64)));
 
 SF_INLINE F zero_f() { return F{}; }
@@ -49,7 +50,8 @@ SF_INLINE I to_int(F x) {
 }
 SF_INLINE F times_power_of_two(F x, F n) { return (F)((I)x + (to_int(n) << 23)); }
 SF_INLINE F reciprocal(F x) { return 1.0f / x; }
-SF_INLINE I add_i(I a, I b) { return a + b; }
+// Integers wrap, as those of the other builds do: of rows that hold NaN the codes are any numbers.
+SF_INLINE I add_i(I a, I b) { return (I)((U)a + (U)b); }
 SF_INLINE I and_i(I a, I b) { return a & b; }
 SF_INLINE I max_i(I a, I b) { return a > b ? a : b; }
 SF_INLINE I low_nibbles(I x) { return x & 0x0f0f0f0f; }
@@ -58,7 +60,7 @@ SF_INLINE I with_bit(I x, I plane, int g) { return x | ((g < 4 ? plane << (4 - g
 SF_INLINE I with_two_bits(I x, I plane, int g) {
   return x | ((g < 2 ? plane << (4 - 2 * g) : plane >> (2 * g - 4)) & 0x30303030);
 }
-SF_INLINE I sub_i(I a, I b) { return a - b; }
+SF_INLINE I sub_i(I a, I b) { return (I)((U)a - (U)b); }
 SF_INLINE I shift_right(I x, int n) { return x >> n; }
 SF_INLINE F load_u8(const void* p) {
   uint8_t b[16];
@@ -104,7 +106,7 @@ SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
 // Products of a byte with a signed byte fit 16 bits: multiply as int16, then widen the sums.
 SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
   const I p = (I)((S)(w & 0x00ff00ff) * (S)set1_i(even)), q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)set1_i(odd));
-  return acc + (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16));
+  return add_i(acc, (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16)));
 }
 #endif
 constexpr bool kDotTakesBytes = true;

@@ -28,8 +28,9 @@ void chunk_of(void* arg, const void* o, int chunk, int) {
   for (const int n : work.runs[phase - 1]) work.seen[phase][chunk] += n;
 }
 
-void run_jobs(ThreadPool& pool, int n_jobs, unsigned seed, Report& report) {
+bool run_jobs(ThreadPool& pool, int n_jobs, unsigned seed) {
   std::mt19937 random(seed);
+  bool good = true;
   for (int j = 0; j < n_jobs; j++) {
     const int n_phases = static_cast<int>(1 + random() % 9);
     Work work;
@@ -45,25 +46,26 @@ void run_jobs(ThreadPool& pool, int n_jobs, unsigned seed, Report& report) {
     pool.run(phases, &work);
     for (int p = 0; p < n_phases; p++)
       for (size_t c = 0; c < work.runs[p].size(); c++) {
-        report.expect(work.runs[p][c] == 1, "a chunk did not run once");
-        report.expect(!p || work.seen[p][c] == static_cast<int>(work.runs[p - 1].size()),
-                      "a phase began before the last one was complete");
+        good &= work.runs[p][c] == 1 && (!p || work.seen[p][c] == static_cast<int>(work.runs[p - 1].size()));
       }
   }
+  return good;
 }
 
 }  // namespace
 
-void check_threads(Report& report) {
+void check_pool(Report& report) {
   for (int n_threads = 1; n_threads <= 4; n_threads++) {
     ThreadPool pool(n_threads);
-    run_jobs(pool, 200, 1, report);
+    report.expect(run_jobs(pool, 200, 1), "a chunk did not run once, after all of the phase before");
+    bool good[3];
     std::vector<std::thread> callers;
-    for (unsigned i = 0; i < 3; i++) callers.emplace_back([&, i] { run_jobs(pool, 60, i, report); });
+    for (unsigned i = 0; i < 3; i++) callers.emplace_back([&, i] { good[i] = run_jobs(pool, 60, i); });
     for (std::thread& caller : callers) caller.join();
+    report.expect(good[0] && good[1] && good[2], "the same, with several callers");
   }
   for (int i = 0; i < 30; i++) {  // its threads may not even have begun when it ends
     ThreadPool pool(3);
-    if (i % 2) run_jobs(pool, 1, static_cast<unsigned>(i), report);
+    if (i % 2) report.expect(run_jobs(pool, 1, static_cast<unsigned>(i)), "the same, in a pool's first job");
   }
 }
