@@ -46,7 +46,15 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Prefills; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(
-    *LOCAL, hide=("served_model_name", "max_queued_requests", "max_queued_tokens", "scheduling_policy", "script")
+    *LOCAL,
+    hide=(
+        "served_model_name",
+        "generation_config",
+        "max_queued_requests",
+        "max_queued_tokens",
+        "scheduling_policy",
+        "script",
+    ),
 )
 def bench(
     model: str | None,
