@@ -103,7 +103,7 @@ def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
         try:
             model_store.resolve(wanted)
         except ModelNotFound as error:
-            problems.append(f"{error.message}.")
+            problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
     return {"cache": str(model_store.cache_dir()), "known": known, "here": here}
 
 
@@ -121,7 +121,7 @@ def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
     except ModelNotFound:
         return {}  # `_models` says so where it is a problem
     except SixfoldError as error:
-        problems.append(f"{error.message}.")
+        problems.append(f"{error.message[0].upper()}{error.message[1:]}.")
         return {}
     values = {f.name: getattr(getattr(found, owner) if owner else found, f.name) for owner, f in settings().values()}
     automatic = {
