@@ -37,4 +37,4 @@ def test_doctor_names_a_recommendation_that_cannot_be_used(tmp_path: Path, capsy
     path = str(save(tmp_path / "m.gguf", **{"general.sampling.top_p": 0.0}))
     code, text = printed(capsys, "doctor", path)
     assert code == 1
-    assert "problem: m.gguf: general.sampling.top_p must be above 0 and at most 1" in text.replace("\n", " ")
+    assert "gguf: general.sampling.top_p must be above 0 and at most 1" in text.replace("\n", " ")
