@@ -21,7 +21,8 @@ import jinja2
 from sixfold.errors import InvalidRequest, ModelFileError, SixfoldError
 from sixfold.model_file import GGUFFile
 from sixfold.text.folder_files import read_json_object, read_text
-from sixfold.text.template_sandbox import LENGTH_MAX, METER, LimitReached, Meter, compile_program
+from sixfold.text.template_meter import LENGTH_MAX, METER, LimitReached, Meter
+from sixfold.text.template_sandbox import compile_program
 from sixfold.text.tokenizer import Tokenizer, check_text
 from sixfold.text.user_text import UserText
 

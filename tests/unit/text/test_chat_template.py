@@ -250,7 +250,7 @@ def test_o48_reserved_names() -> None:
     ],
 )
 def test_o48_work_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sixfold.text.template_sandbox._RENDER_S_MAX", 0.2)
+    monkeypatch.setattr("sixfold.text.template_meter._RENDER_S_MAX", 0.2)
     start = time.monotonic()
     assert refusal(source, user("a")).param == "messages"
     assert time.monotonic() - start < 5

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import jinja2
 import pytest
 
-from sixfold.text.template_sandbox import METER, LimitReached, Meter, compile_program
+from sixfold.text.template_meter import METER, LimitReached, Meter
+from sixfold.text.template_sandbox import compile_program
 
 DEEP = (
     "{% set n = namespace(v=[1] * 100) %}"
@@ -28,7 +29,7 @@ def render(source: str) -> str:
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is taken is counted, and what would hang the machine is a MemoryError."""
-    monkeypatch.setattr("sixfold.text.template_sandbox._STEPS_MAX", 10_000)
+    monkeypatch.setattr("sixfold.text.template_meter._STEPS_MAX", 10_000)
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, before[1]))
     tracemalloc.start()
@@ -131,8 +132,8 @@ def test_o48_a_hash_of_many() -> None:
 
 @pytest.mark.parametrize("kept", ["ns.l + [x | upper]", "[x[1:], ns.l]", "[x ~ i, ns.l]", "[x.lower(), ns.l]"])
 def test_o48_many_copies(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sixfold.text.template_sandbox._GROWTH_BYTES_MAX", 64 << 20)
-    monkeypatch.setattr("sixfold.text.template_sandbox._RENDER_S_MAX", 60.0)
+    monkeypatch.setattr("sixfold.text.template_meter._GROWTH_BYTES_MAX", 64 << 20)
+    monkeypatch.setattr("sixfold.text.template_meter._RENDER_S_MAX", 60.0)
     loop = f"{{% for i in range(90000) %}}{{% set ns.l = {kept} %}}{{% endfor %}}"
     with pytest.raises(LimitReached, match="64 MB of memory"):
         render("{% set ns = namespace(l=[]) %}{% set x = 'a' * 1000000 %}" + loop)
