@@ -15,7 +15,7 @@ tools=$root/build/tools
 [ -d "$tools" ] && export PATH="$tools/bin:$PATH" PYTHONPATH="$tools"
 python=${PYTHON:-$root/.venv/bin/python}
 kind=${1:-host}
-out=${SIXFOLD_CHECK_FOLDER:-$root/build}/check-$kind
+out=${CHECK_FOLDER:-$root/build}/check-$kind
 
 set -- -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)"
 case $kind in
