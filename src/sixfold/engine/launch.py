@@ -193,12 +193,14 @@ def model_path(name: str) -> Path:
         ModelNotFound: no such model, or it is not on this machine.
         ModelFileError: the numbers of a synthetic model do not fit together.
         DownloadError: the cache cannot be written.
+        ConfigError: a synthetic model, and the compiled part cannot be loaded.
     """
     from sixfold import model_store
     from sixfold.model_file import synthetic
 
     if not synthetic.is_synthetic(name):
         return model_store.resolve(name)
+    check_kernels()
     from sixfold.executor.native.models import check_supported
 
     try:
