@@ -1,7 +1,8 @@
-"""Tokens per second without HTTP, next to llama.cpp on the same file.
+"""Tokens per second without HTTP, next to llama.cpp.
 
     python benchmarks/offline.py --llama-bin ~/llama.cpp/build/bin
     python benchmarks/offline.py --llama-bin ... --model path.gguf --decode 1,8,32 --rounds 5 --json result.json
+    python benchmarks/offline.py --llama-bin ... --llama-model q4_0.gguf     the same model in a type that suits it better
 
 Both sides run in alternation in every round, so that what else the machine does meets both; the ratio is that of the
 medians, and the spread of the rounds' own ratios is printed beside it. llama.cpp's tools are yours to bring: a build
@@ -33,10 +34,11 @@ EMPTY = "decode_1_empty"
 def main() -> int:
     args = _arguments()
     model = _model_file(args.model)
+    their_model = Path(args.llama_model) if args.llama_model else model
     rounds: list[tuple[Speeds, Speeds]] = []
     for number in range(args.rounds):
         print(f"round {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
-        rounds.append((_llama(args, model), _sixfold(args, model)))
+        rounds.append((_llama(args, their_model), _sixfold(args, model)))
     print(header())
     rows = []
     for name in rounds[0][1]:
@@ -54,6 +56,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="known name or .gguf file, read by both sides")
+    parser.add_argument("--llama-model", default="", help="another .gguf file for llama.cpp")
     parser.add_argument("--llama-bin", default=os.environ.get("LLAMA_CPP_BIN", ""), help="folder of llama.cpp's tools")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prefill", default="512")
