@@ -2,7 +2,7 @@
 
     python benchmarks/offline.py --llama-bin ~/llama.cpp/build/bin
     python benchmarks/offline.py --llama-bin ... --model path.gguf --decode 1,8,32 --rounds 5 --json result.json
-    python benchmarks/offline.py --llama-bin ... --llama-model q4_0.gguf     the same model in a type that suits it better
+    python benchmarks/offline.py --llama-bin ... --llama-model q4_0.gguf     its file in a type that suits it better
 
 Both sides run in alternation in every round, so that what else the machine does meets both; the ratio is that of the
 medians, and the spread of the rounds' own ratios is printed beside it. llama.cpp's tools are yours to bring: a build
