@@ -175,6 +175,8 @@ void check_cache(const KernelTable& kernels, Report& report) {
       std::memcpy(&v, &bits, 4);
     }
     y[7] = NAN, y[8] = kInfinity, y[9] = 3.4e38f, y[10] = 2e-38f;  // below 2^-126 avx512 writes zero
+    const uint32_t nans[] = {0x7f800001, 0x7fffffff, 0xffffffff};  // rounded like numbers they would become others
+    std::memcpy(&y[11], nans, sizeof nans);
     for (int begin = 0, n = 1; begin < tokens; begin += n, n = std::min(n + 1, tokens - begin))
       for (const int head : {1, 2}) {
         std::vector<float> some(y.begin() + begin * d, y.begin() + (begin + n) * d);
