@@ -131,13 +131,13 @@ class ModelFileError(SixfoldError):
 
     CHARS_MAX = 1000
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, param: str | None = None) -> None:
         if not message.isprintable():
             message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
         if len(message) > self.CHARS_MAX:
             half = self.CHARS_MAX // 2
             message = f"{message[:half]} ... {message[-half:]}"
-        super().__init__(message)
+        super().__init__(message, param=param)
 
 
 class DownloadError(SixfoldError):

@@ -6,8 +6,8 @@ that a value is accepted or refused alike everywhere.
 
 from __future__ import annotations
 
-import math
 import secrets
+import sys
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_TOKENS = 2**31 - 1
 MIN_REPETITION_PENALTY = 0.01
 """Logits are divided by it: the quotient must stay a float32."""
+_LARGEST = sys.float_info.max
+"""Not a number, infinity and integers beyond every float are outside."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +118,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> None:
 
 
 def _real(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:
         raise InvalidRequest(f"{name} must be a finite number", param=name)
     if not low <= value <= high or (open_low and value == low):
         raise InvalidRequest(

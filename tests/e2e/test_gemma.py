@@ -128,3 +128,9 @@ def test_control_literals(server: Server) -> None:
     for plain in ("<bos >", "<start_of_turn", "<0x0A>", "<h3>\n\n\n  two", "  two blanks ", "a\tb"):
         ids = tokens(server, plain)
         assert ids.count(BOS) == 1 and text(server, ids, skip_special_tokens=True) == plain
+
+
+def test_the_end_is_silent(gemma_path: Path) -> None:
+    with Server(str(gemma_path), "--max-model-len", "256", "--threads", "1") as server:
+        assert server.stop() == 0
+    assert "leaked" not in server.output and "sixfold:" not in server.output

@@ -61,6 +61,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
             report_ready(ready_fd, chats=text.chat_template is not None)
             logger.info("serving %s on %s port %d", engine.model_name, host, port)
     finally:
+        gc.unfreeze()  # so that what the compiled part made is freed at the end, and not reported as leaked
         logger.info("stopped")
 
 

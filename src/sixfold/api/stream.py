@@ -50,33 +50,49 @@ def event(document: object) -> bytes:
 
 
 async def stream(call: Call, generation: Generation, renderer: Renderer, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer with a stream; returns when it has ended, however it did. The generation is closed afterwards."""
+    """Answer with a stream; returns when it has ended, however it did. The generation is closed afterwards: what its
+    reader has not taken yet counts as in flight, so that the memory it takes is bounded."""
     call.counted = generation
     gone = asyncio.ensure_future(call.wait_gone())
     gone.add_done_callback(lambda _: generation.close())
     outlet = _Outlet(call, renderer)
     try:
         await call.start_stream(headers)
-        outlet.open()
-        await generation.run(outlet.take)
-        last = renderer.tail(generation) + DONE
+        last = await _generate(call, generation, renderer, outlet)
+        for piece in outlet.rest():
+            await call.write(piece)
+        if gone.done():
+            raise ClientGone
+        await call.end_stream(last)
     except ClientGone:
         call.fault = "client_gone"
-        return
+    finally:
+        generation.close()
+        gone.cancel()
+
+
+async def _generate(call: Call, generation: Generation, renderer: Renderer, outlet: _Outlet) -> bytes:
+    """Everything but the last events, which are returned.
+
+    Raises:
+        ClientGone: nobody is there to read them.
+    """
+    outlet.open()
+    try:
+        await generation.run(outlet.take)
+        return renderer.tail(generation) + DONE
+    except ClientGone:
+        raise
     except Exception as error:
+        generation.close()
         if not isinstance(error, SixfoldError):
             logger.exception("request %s failed while streaming", call.request_id)
         status, body = describe(error, call.request_id)
         call.context.metrics.count_refusal(status)
         call.log_fault(error)
-        last = b"data: " + envelope(body) + b"\n\n" + DONE
+        return b"data: " + envelope(body) + b"\n\n" + DONE
     finally:
         outlet.close()
-        generation.close()
-        gone.cancel()
-    for piece in outlet.rest():
-        await call.write(piece)
-    await call.end_stream(last)
 
 
 class _Outlet:
@@ -91,7 +107,6 @@ class _Outlet:
         self._connection = call.connection
         self._kept = bytearray()
         self._wrote = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """The response has begun."""
@@ -112,9 +127,8 @@ class _Outlet:
 
     def close(self) -> None:
         """Write nothing any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._connection.on_writable = None
+        self._timer.cancel()
+        self._connection.on_writable = None
 
     def _resume(self) -> None:
         while self._kept and self._connection.write_chunk(bytes(self._kept[:PIECE_BYTES])):

@@ -185,14 +185,15 @@ class _Supervisor:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _stop(self) -> None:
-        """End the children: API processes first, so that they can tell their clients, then the others.
+        """End the children: API processes first, so that they can tell their clients; then each before the one that
+        it would miss.
 
         Politely, and after STOP_S or a second signal by SIGKILL.
         """
         deadline = time.monotonic() + STOP_S
         signals = len(self._signals)
-        front = [c for c in self._children if c.role.startswith("api")]
-        for group in (front, [c for c in self._children if c not in front]):
+        for role in ("api", "engine", "worker"):
+            group = [c for c in self._children if c.role.startswith(role)]
             for child in group:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.terminate()

@@ -141,6 +141,10 @@ class LiveServer:
         """Run in the server's loop."""
         self.loop.call_soon_threadsafe(work)
 
+    def keep_send_buffers_small(self) -> None:
+        """Of connections from now on: what a client does not read stays in the server, not in the system."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
     def stop(self) -> None:
         if self._thread.is_alive():
             self.call(self.server.stop)

@@ -425,6 +425,40 @@ def test_a_slow_reader_gets_everything(serve: Any) -> None:
     assert [event["choices"] for event in slow] == [event["choices"] for event in quick]
 
 
+def test_an_answer_counts_as_in_flight_until_it_is_read(serve: Any) -> None:
+    fake = FakeEngine(max_model_len=1000)
+    fake.max_outstanding = 9
+    target, live = serve(fake)
+    live.keep_send_buffers_small()
+    document = {"prompt": "x", "stream": True, "n": 8, "logprobs": 20, "max_tokens": 200}
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", target.port))
+        sock.sendall(post_bytes("/v1/completions", document))
+        eventually(lambda: fake.ended.get("length") == 8)
+        assert target.complete(n=2).status == 429
+        live.call(lambda: live.server.drain(20))
+        response = http.client.HTTPResponse(sock)
+        response.begin()
+        assert len(Answer(response.status, response.headers, response.read()).events) == 8 * 200
+    eventually(lambda: live.server.app.context.in_flight == 0)
+
+
+def test_who_leaves_with_an_answer_half_read_is_noticed(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="sixfold.api.requests")
+    fake = FakeEngine(max_model_len=1000)
+    target, live = serve(fake)
+    live.keep_send_buffers_small()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", target.port))
+        document = {"prompt": "x", "stream": True, "n": 8, "logprobs": 20, "max_tokens": 200}
+        sock.sendall(post_bytes("/v1/completions", document))
+        eventually(lambda: fake.ended.get("length") == 8)
+    eventually(lambda: "fault=client_gone" in caplog.text)
+    assert live.server.app.context.in_flight == 0
+
+
 def test_a_slow_reader_does_not_keep_the_server_from_stopping(serve: Any) -> None:
     fake = FakeEngine(max_model_len=200_000)
     target, live = serve(fake)

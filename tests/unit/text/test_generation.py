@@ -57,6 +57,7 @@ def test_gguf(tmp_path: Path) -> None:
         ("temperature", "hot"),
         ("temperature", True),
         ("temperature", 3),
+        ("temperature", 10**400),
         ("top_p", 7),
         ("top_p", 0),
         ("top_k", 1.5),
