@@ -56,7 +56,8 @@ def settings_page() -> str:
         f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`. An",
         "unknown key in the file is an error. An unknown variable is not (orchestrators set such names for their own",
         "ends); `sixfold doctor` names it. Two more variables are read: `SIXFOLD_CACHE`, the folder of model files",
-        "(default `~/.cache/sixfold`), and `SIXFOLD_ISA`, which forces [a build of the kernels](instruction-sets.md).\n",
+        "(default `~/.cache/sixfold`), and `SIXFOLD_ISA`, which forces",
+        "[a build of the kernels](instruction-sets.md).\n",
     ]
     owner_before: str | None = None
     for flag, (owner, f) in settings().items():
