@@ -112,7 +112,8 @@ bench: $(STAMPS)/package
 wheel: $(TOOLS)/.stamp
 	@rm -rf build/wheel
 	@$(BUILD_ENV) $(PIP) wheel -q --no-build-isolation --no-deps -w build/wheel .
-	@$(BUILD_ENV) $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
+	@$(BUILD_ENV) $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl > build/wheel/log 2>&1 || \
+	    { cat build/wheel/log; exit 1; }
 	@ls dist
 
 clean:
