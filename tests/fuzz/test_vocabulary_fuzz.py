@@ -64,11 +64,7 @@ def test_o52_damaged_tokenizer_json(tmp_path: Path) -> None:
         ],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "vocab": alphabet | {"<s>": len(alphabet), "He": len(alphabet) + 1},
-            "merges": [["H", "e"]],
-        },
+        "model": {"type": "BPE", "vocab": alphabet | {"He": len(alphabet)}, "merges": [["H", "e"]]},
     }
     raw = json.dumps(whole, ensure_ascii=False).encode()
     path = tmp_path / "tokenizer.json"

@@ -57,5 +57,5 @@ def test_the_figures_hold(model: str, settings: dict[str, object], tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", USE_ALL, json.dumps(told)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["real"] <= found["need"] <= 1.12 * found["real"], found
+    assert found["real"] <= found["need"] <= 1.15 * found["real"], found
     assert found["loaded"] + found["kv"] <= found["need"], "the file does not count twice"

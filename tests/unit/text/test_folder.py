@@ -204,7 +204,7 @@ def test_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "cannot be read"),
+        (None, "cannot be opened"),
         ("", "not a tokenizer"),
         ("[" * 10_000, "not a tokenizer"),
         ('{"model": {"type": "Unigram", "vocab": []}}', "'Unigram' is not supported"),
