@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
+_PREFILL_DEFAULT = 512
 
-def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+
+def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """`1,8,32` -> (1, 8, 32)."""
+    if value is None:
+        return None
     try:
         counts = tuple(int(part) for part in value.split(",") if part.strip())
     except ValueError:
@@ -36,7 +40,10 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.command(short_help="Measure tokens per second.")
 @click.argument("model", required=False)
 @click.option(
-    "--prefill", metavar="N,N,...", callback=_counts, default="512", show_default=True, help="Prompt lengths to time."
+    "--prefill",
+    metavar="N,N,...",
+    callback=_counts,
+    help="Prompt lengths to time.  [default: 512, or what the model's context holds]",
 )
 @click.option(
     "--decode", metavar="N,N,...", callback=_counts, default="1,8,32,64", show_default=True, help="Batch sizes to time."
@@ -58,7 +65,7 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 )
 def bench(
     model: str | None,
-    prefill: tuple[int, ...],
+    prefill: tuple[int, ...] | None,
     decode: tuple[int, ...],
     prompt_tokens: int,
     output_tokens: int,
@@ -91,18 +98,29 @@ def bench(
 
 
 def _measure(
-    llm: LLM, prefill: tuple[int, ...], decode: tuple[int, ...], prompt_tokens: int, output_tokens: int, repeat: int
+    llm: LLM,
+    prefill: tuple[int, ...] | None,
+    decode: tuple[int, ...],
+    prompt_tokens: int,
+    output_tokens: int,
+    repeat: int,
 ) -> dict[str, Any]:
     from sixfold.cli.machine import cpu_name, measured_limits
     from sixfold.cli.measurement import Prompts, measure_decode, measure_prefill, tokens_sha256
 
     core = llm.core
     facts = core.executor.facts
-    longest = max(*prefill, prompt_tokens + output_tokens)
-    if longest >= facts.max_model_len:
-        raise ConfigError(
-            f"{longest} tokens do not fit the model's context of {facts.max_model_len}", param="--prefill"
-        )
+    room = facts.max_model_len - 1  # a prefill ends with a token
+    if prefill is None:
+        prefill = (min(_PREFILL_DEFAULT, room),)
+    asked = {"--prefill": max(prefill), "--prompt-tokens and --output-tokens": prompt_tokens + output_tokens}
+    for flags, n_tokens in asked.items():
+        if n_tokens > room:
+            raise ConfigError(
+                f"{n_tokens} tokens of {flags} are too many: the model's context of {facts.max_model_len} "
+                f"has room for {room}",
+                param=flags.split()[0],
+            )
     prompts = Prompts([i for i in range(llm.tokenizer.n_vocab) if not llm.tokenizer.is_control(i)])
     measure_decode(core, prompts, 1, prompt_tokens=32, output_tokens=16)  # warm-up: page faults, thread start
 

@@ -38,6 +38,7 @@ def list_command() -> int:
         (entry.name, f"{entry.n_bytes / 1e6:,.0f} MB", entry.licence, "here" if entry.cached else "")
         for entry in model_store.list_models()
     ]
+    synthetic.remove_leftovers(model_store.cache_dir())
     made = synthetic.list_cached(model_store.cache_dir())
     rows += [(name, f"{n_bytes / 1e6:,.0f} MB", "", "here") for name, n_bytes in made]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -65,9 +66,10 @@ def rm(name: str) -> int:
 
 def _remove_synthetic(name: str) -> bool:
     from sixfold import model_store
-    from sixfold.model_file.synthetic import SyntheticModel
+    from sixfold.model_file.synthetic import SyntheticModel, remove_leftovers
 
     path = SyntheticModel.parse(name).place(model_store.cache_dir())
+    remove_leftovers(model_store.cache_dir())
     try:
         path.unlink()
     except (FileNotFoundError, NotADirectoryError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from sixfold.config import Config
@@ -20,6 +18,7 @@ def prepare(config: Config) -> None:
 
     Raises:
         ConfigError: the kernels cannot be loaded, or not in the build that SIXFOLD_ISA asks for.
+        ConfigError, ModelFileError: a synthetic model that is not here yet does not fit, or cannot be used.
         ModelNotFound: neither a name that is known, synthetic or on the hub nor a path.
         DownloadError: the model could not be fetched.
     """
@@ -27,16 +26,16 @@ def prepare(config: Config) -> None:
         return
     from sixfold import model_store
     from sixfold.engine.launch import check_kernels, model_path
-    from sixfold.model_file import synthetic
 
     check_kernels()
     name = config.model.model
-    if synthetic.is_synthetic(name):
-        model = synthetic.SyntheticModel.parse(name)
-        if model.n_bytes > _WORTH_A_WORD and not os.path.exists(model.place(model_store.cache_dir())):
-            click.echo(f"writing {name} ({model.n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
+
+    def announce(n_bytes: int) -> None:
+        if n_bytes > _WORTH_A_WORD:
+            click.echo(f"writing {name} ({n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
+
     try:
-        model_path(name)
+        model_path(config, announce)
     except ModelNotFound:
         if not model_store.can_pull(name):
             raise

@@ -54,8 +54,8 @@ def show(
     from sixfold.config import Config
 
     settings = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "kv_cache_dtype": kv_cache_dtype}
-    config = Config.from_flat({**settings, "quantize": quantize})
-    with _found(name, digest) as (path, place):
+    config = Config.from_flat({**settings, "model": name, "quantize": quantize})
+    with _found(config, digest) as (path, place):
         report, need, source = _report(name, path, place, config, digest)
     if as_json:
         click.echo(json.dumps(report, indent=2))
@@ -65,7 +65,7 @@ def show(
 
 
 @contextlib.contextmanager
-def _found(name: str, digest: bool) -> Iterator[tuple[Path, Path]]:
+def _found(config: Config, digest: bool) -> Iterator[tuple[Path, Path]]:
     """(the file or folder of a model, where it is or would be).
 
     The two differ for a synthetic model that has not been made: it is not made to be looked at, if its bytes are not.
@@ -74,24 +74,25 @@ def _found(name: str, digest: bool) -> Iterator[tuple[Path, Path]]:
     from sixfold.engine.launch import model_path
     from sixfold.model_file import synthetic
 
+    name = config.model.model
     if synthetic.is_synthetic(name) and not digest:
         model = synthetic.SyntheticModel.parse(name)
         place = model.place(model_store.cache_dir())
         with tempfile.TemporaryDirectory() as folder:
             yield (place if os.path.exists(place) else model.outline(Path(folder))), place
     else:
-        path = model_path(name)
+        path = model_path(config)
         yield path, path
 
 
 def _report(name: str, path: Path, place: Path, config: Config, digest: bool) -> tuple[dict[str, Any], str, str]:
     """-> (the figures, the memory in words, who grants it)."""
     from sixfold.engine.free_memory import free_memory
+    from sixfold.engine.launch import open_usable
     from sixfold.engine.memory import memory_need
-    from sixfold.model_file import open_model
     from sixfold.text import sampling_defaults
 
-    model = open_model(path, quantize=config.model.quantization)
+    model = open_usable(path, config)
     need = memory_need(model, config)
     free = free_memory(model.bytes_mapped, need.processes)
     c = model.config

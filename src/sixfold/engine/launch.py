@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
-from sixfold.errors import ConfigError, DownloadError
+from sixfold.errors import ConfigError, DownloadError, ModelFileError
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -42,6 +42,8 @@ __all__ = [
     "check_kernels",
     "in_process",
     "load_text",
+    "model_path",
+    "open_usable",
     "read_run_files",
     "recommended_sampling",
     "resolve",
@@ -126,13 +128,7 @@ def resolve(config: Config) -> Config:
         context = SCRIPTED_CONTEXT
         blocks = config.cache.num_kv_blocks or SCRIPTED_BLOCKS
     else:
-        check_kernels()
-        from sixfold.executor.native.models import check_supported
-        from sixfold.model_file import open_model
-
-        file = open_model(path, quantize=config.model.quantization)
-        with file.naming_faults():
-            check_supported(file.config)
+        file = open_usable(Path(path), config)
         context = file.config.context
         blocks = _fitting_blocks(config, name, file)
     max_model_len = served_context(config, context)
@@ -183,28 +179,52 @@ def cautions(config: Config) -> list[str]:
 def _model_path(config: Config) -> str:
     if config.model.model == SCRIPTED_MODEL:
         return SCRIPTED_MODEL
-    return str(model_path(config.model.model))
+    return str(model_path(config))
 
 
-def model_path(name: str) -> Path:
+def open_usable(path: Path, config: Config) -> ModelFile:
+    """Open a model that can be computed with, as far as its numbers tell.
+
+    Raises:
+        ModelFileError: it cannot; or it is a folder without a tokenizer.
+        ConfigError: the compiled part cannot be loaded.
+    """
+    check_kernels()
+    from sixfold.executor.native.models import check_supported
+    from sixfold.model_file import open_model
+
+    file = open_model(path, quantize=config.model.quantization)
+    with file.naming_faults():
+        check_supported(file.config)
+        if path.is_dir() and not os.path.lexists(path / "tokenizer.json"):
+            raise ModelFileError("there is no tokenizer.json in this folder")
+    return file
+
+
+def model_path(config: Config, announce: Callable[[int], None] = lambda n_bytes: None) -> Path:
     """The file or folder of a model by name; a synthetic model that is not in the cache is made.
+
+    Args:
+        announce: is told the bytes of a synthetic model just before it is written.
 
     Raises:
         ModelNotFound: no such model, or it is not on this machine.
         ModelFileError: the numbers of a synthetic model do not fit together.
         DownloadError: the cache cannot be written.
-        ConfigError: a synthetic model, and the compiled part cannot be loaded.
+        ConfigError: a synthetic model does not fit into memory, or the compiled part cannot be loaded.
     """
+    name = config.model.model
     from sixfold import model_store
     from sixfold.model_file import synthetic
 
     if not synthetic.is_synthetic(name):
         return model_store.resolve(name)
-    check_kernels()
-    from sixfold.executor.native.models import check_supported
+
+    def check(outline: Path) -> None:
+        _fitting_blocks(config, name, open_usable(outline, config))
 
     try:
-        return synthetic.cached(name, model_store.cache_dir(), check_supported)
+        return synthetic.cached(name, model_store.cache_dir(), check, announce)
     except OSError as e:
         raise DownloadError(f"{name} cannot be written to the cache: {e.strerror or e}") from e
 

@@ -27,15 +27,15 @@ import numpy as np
 from sixfold.errors import ModelNotFound
 from sixfold.model_file.architectures import ARCHITECTURES
 from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_outline
-from sixfold.model_file.model_config import ModelConfig
-from sixfold.model_file.opening import open_model
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
-__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached"]
+__all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached", "remove_leftovers"]
 
 _PREFIX = "synthetic:"
 _TYPE_DEFAULT = "q4_1"
+_LOCK = "synthetic.lock"
+"""In a cache folder: held by whoever writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,37 +108,53 @@ def is_synthetic(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def cached(name: str, cache: Path, check: Callable[[ModelConfig], None] = lambda config: None) -> Path:
+def cached(
+    name: str,
+    cache: Path,
+    check: Callable[[Path], None] = lambda outline: None,
+    announce: Callable[[int], None] = lambda n_bytes: None,
+) -> Path:
     """The file of a synthetic model in a cache folder; made if it is not there, by one process at a time.
 
     Args:
-        check: raises ModelFileError if a model of these numbers is of no use.
+        check: is given the outline of a model that is not there; what it raises is passed on, and nothing is written.
+        announce: is told the bytes of the weights just before they are written.
 
     Raises:
         ModelNotFound: the name is not understood.
-        ModelFileError: its numbers do not fit together, or `check` says so. Nothing is written then.
         OSError: it cannot be written, or there is no room for it.
     """
     model = SyntheticModel.parse(name)
     path = model.place(cache)
+    remove_leftovers(cache)
     if path.is_file():
         return path
     with tempfile.TemporaryDirectory() as folder:
-        file = open_model(model.outline(Path(folder)))
-        with file.naming_faults():
-            check(file.config)
+        check(model.outline(Path(folder)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (cache / "synthetic.lock").open("a") as lock:
+    with (cache / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its process dies
         if not path.is_file():
-            for leftover in path.parent.glob(".*.part"):  # of a process that was killed
-                leftover.unlink()
+            _unlink_parts(cache)
             needed, free = model.n_bytes, shutil.disk_usage(path.parent).free
             if free < needed:
                 reason = f"it needs {needed / 1e6:,.0f} MB of disk space; {free / 1e6:,.0f} MB are free"
                 raise OSError(errno.ENOSPC, reason)
+            announce(needed)
             model.write(path)
     return path
+
+
+def remove_leftovers(cache: Path) -> None:
+    """Delete what killed processes have left of their files, unless a process is writing one."""
+    with contextlib.suppress(OSError), (cache / _LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _unlink_parts(cache)
+
+
+def _unlink_parts(cache: Path) -> None:
+    for leftover in (cache / "synthetic").glob(".*.part"):
+        leftover.unlink()
 
 
 def list_cached(cache: Path) -> list[tuple[str, int]]:
@@ -173,9 +189,16 @@ class SyntheticModel:
         shape_name, *changes = label.split(",")
         if shape_name not in SHAPES:
             raise ModelNotFound(f"{shape_name[:40]!r} is no synthetic model; {', '.join(SHAPES)} are")
-        shape = SHAPES[shape_name]
+        numbers: dict[str, Any] = {}
         for change in changes:
-            shape = dataclasses.replace(shape, **_change(change))
+            number, value = _change(change)
+            if number in numbers:
+                raise ModelNotFound(f"{number} is given twice")
+            numbers[number] = value
+        shape = dataclasses.replace(SHAPES[shape_name], **numbers)
+        if bool(shape.n_experts) != bool(shape.n_experts_used):
+            missing = "n_experts_used" if shape.n_experts else "n_experts"
+            raise ModelNotFound(f"{missing} is missing: n_experts and n_experts_used belong together")
         return cls(label, shape, ggml_type)
 
     @property
@@ -295,15 +318,15 @@ class SyntheticModel:
         return head | {f"{s.architecture}.{key}": value for key, value in values.items()} | _vocabulary(s.vocab)
 
 
-def _change(change: str) -> dict[str, Any]:
-    """`hidden=256` -> {"hidden": 256}."""
+def _change(change: str) -> tuple[str, int]:
+    """`hidden=256` -> ("hidden", 256)."""
     name, equals, value = change.partition("=")
     if name not in _NUMBERS or not equals:
         raise ModelNotFound(f"{change[:40]!r} changes nothing; write one of {', '.join(sorted(_NUMBERS))}=NUMBER")
     low, high = _LIMITS.get(name, (1, _SIZE_MAX))
     if re.fullmatch("[0-9]{1,7}", value) is None or not low <= int(value) <= high:
         raise ModelNotFound(f"{change[:40]!r} is out of range: {name} can be {low} to {high}")
-    return {name: int(value)}
+    return name, int(value)
 
 
 def _ones(name: str, size: int) -> NewTensor:

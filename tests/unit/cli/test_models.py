@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from sixfold import model_store
 from sixfold.cli.main import main
+from sixfold.config import Config
 from sixfold.engine.launch import model_path
 
 NAME = "synthetic:tiny,ffn=64@q8_0"
@@ -29,7 +32,7 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str 
 
 
 def test_synthetic_models_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
-    path = model_path(NAME)
+    path = model_path(Config.from_flat({"model": NAME}))
     status, text = ran(capsys, "list")
     assert status == 0
     assert [line.split() for line in text.splitlines() if line.startswith("synthetic")] == [[NAME, "0", "MB", "here"]]
@@ -37,6 +40,31 @@ def test_synthetic_models_are_listed_and_removed(capsys: pytest.CaptureFixture[s
     assert not path.exists()
     assert ran(capsys, "rm", NAME) == (1, f"sixfold: {NAME} is not on this machine: there is nothing to remove\n")
     assert ran(capsys, "rm", "synthetic:huge")[0] == 1
+
+
+@pytest.mark.parametrize("command", [["list"], ["rm", "synthetic:tiny"], ["run", NAME, "hi", "--max-tokens", "1"]])
+def test_what_a_killed_process_left_is_removed(
+    command: list[str], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_path(Config.from_flat({"model": NAME}))
+    half = cache / "synthetic" / ".tiny-f32.gguf.4711.part"
+    half.write_bytes(b"half")
+    with (cache / "synthetic.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # its writer lives
+        ran(capsys, *command)
+        assert half.exists()
+    ran(capsys, *command)
+    assert not half.exists()
+
+
+def test_bench_takes_what_the_context_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--decode", "1", "--repeat", "1", "--output-tokens", "8", "--threads", "1", "--json"]
+    status, text = ran(capsys, "bench", NAME, *flags)
+    assert status == 0 and "prefill_511" in json.loads(text)
+    told = "512 tokens of --prefill are too many: the model's context of 512 has room for 511"
+    assert ran(capsys, "bench", NAME, *flags, "--prefill", "512") == (2, f"sixfold: {told}\n")
+    status, text = ran(capsys, "bench", NAME, *flags, "--prompt-tokens", "600")
+    assert status == 2 and "608 tokens of --prompt-tokens and --output-tokens are too many" in text
 
 
 def test_a_model_in_use_stays_usable(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import gguf_writer as w
+from tests.fixtures import tiny_models as tiny
 
 from sixfold.cli.main import main
 from sixfold.config import Config
@@ -172,3 +173,21 @@ def test_show_does_not_make_a_synthetic_model(
     assert report["path"] == str(tmp_path / "synthetic" / "llama-1b-q8_0.gguf")
     assert report["layers"] == 16 and report["files"][0]["bytes"] > 1.2e9
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["show", "serve", "bench"])
+def test_show_refuses_what_serve_refuses(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
+    folder = tiny.folder(tmp_path, "qwen2")
+    faults = {
+        "synthetic:tiny,head_dim=48": "tiny+head_dim=48-q4_1.gguf: a head dimension of 48 is not supported; "
+        "multiples of 32 up to 512 are",
+        "synthetic:tiny,hidden=100": "tiny+hidden=100-q4_1.gguf: a width of 100 is not supported; multiples of 32 are",
+        str(folder): "qwen2-f32: there is no tokenizer.json in this folder",
+    }
+    for name, fault in faults.items():
+        with pytest.raises(SystemExit) as left:
+            main([command, name])
+        assert (left.value.code, *capsys.readouterr()) == (1, "", f"sixfold: {fault}\n")

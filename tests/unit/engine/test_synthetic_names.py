@@ -9,12 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from sixfold.engine.launch import model_path
-from sixfold.errors import DownloadError, ModelFileError, ModelNotFound
+from sixfold.cli.main import main
+from sixfold.config import Config
+from sixfold.engine import free_memory, launch
+from sixfold.engine.free_memory import FreeMemory
+from sixfold.errors import ConfigError, DownloadError, ModelFileError, ModelNotFound
 from sixfold.llm import LLM
 from sixfold.model_file.random_blocks import RANDOM_TYPES
-from sixfold.model_file.synthetic import SHAPES
+from sixfold.model_file.synthetic import SHAPES, SyntheticModel
 from sixfold.sampling_params import SamplingParams
+
+
+def model_path(name: str) -> Path:
+    return launch.model_path(Config.from_flat({"model": name}))
 
 
 def test_made_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +44,15 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "changes",
-    ["hidden=33", "ffn=31", "head_dim=33", "head_dim=1024", "n_heads=3,n_kv_heads=2", "n_heads=32", "n_experts=4"],
+    [
+        "hidden=33",
+        "ffn=31",
+        "head_dim=33",
+        "head_dim=1024",
+        "n_heads=3,n_kv_heads=2",
+        "n_heads=32",
+        "n_experts=4,n_experts_used=5",
+    ],
 )
 def test_numbers_that_make_no_model_leave_nothing(
     changes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -46,6 +61,32 @@ def test_numbers_that_make_no_model_leave_nothing(
     with pytest.raises(ModelFileError, match=re.escape(f"tiny+{changes.replace(',', '+')}-q4_1.gguf: ")):
         model_path(f"synthetic:tiny,{changes}")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
+    monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(2_000_000_000))
+    name = "synthetic:mixtral-8x7b@q8_0"
+    fault = re.escape(f"{name} does not fit: its weights need 49.6 GB and the processes ") + ".*2.0 GB are free"
+    with pytest.raises(ConfigError, match=fault):
+        LLM(name)
+    for command in (["serve", name], ["bench", name], ["run", name, "hi"]):
+        with pytest.raises(SystemExit) as left:
+            main(command)
+        err = capsys.readouterr().err
+        assert left.value.code == 2 and re.search(fault, err) and "writing" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_writing_is_announced_where_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
+    told: list[int] = []
+    config = Config.from_flat({"model": "synthetic:tiny"})
+    for _ in range(2):
+        launch.model_path(config, told.append)
+    assert told == [SyntheticModel.parse("synthetic:tiny").n_bytes]
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(

@@ -204,6 +204,9 @@ def test_text(tmp_path: Path) -> None:
         ("synthetic:tiny,hidden=0", "'hidden=0' is out of range: hidden can be 1 to 1048576"),
         ("synthetic:tiny,vocab=9999999", "out of range"),
         ("synthetic:tiny,architecture=1", "changes nothing"),
+        ("synthetic:tiny,n_layers=2,n_layers=3", "n_layers is given twice"),
+        ("synthetic:llama-1b,n_experts=8", "n_experts_used is missing"),
+        ("synthetic:llama-1b,n_experts_used=2", "n_experts is missing"),
     ],
 )
 def test_names_that_are_not_understood(name: str, fault: str, tmp_path: Path) -> None:

@@ -105,6 +105,6 @@ def check_supported(config: ModelConfig) -> None:
         raise ModelFileError(f"{config.n_heads} heads over {config.n_kv_heads} KV heads are not supported")
     if config.head_dim % 32 or not 32 <= config.head_dim <= 512:
         raise ModelFileError(f"a head dimension of {config.head_dim} is not supported; multiples of 32 up to 512 are")
-    ffn = config.expert_ffn if config.n_experts else config.ffn
-    if config.hidden % 32 or ffn % 32:
-        raise ModelFileError(f"widths of {config.hidden} and {ffn} are not supported; multiples of 32 are")
+    for width in (config.hidden, config.expert_ffn if config.n_experts else config.ffn):
+        if width % 32:
+            raise ModelFileError(f"a width of {width} is not supported; multiples of 32 are")
