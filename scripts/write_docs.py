@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from sixfold.cli.main import cli
-from sixfold.cli.settings import ENVIRONMENT_PREFIX, names
+from sixfold.cli.settings import ENVIRONMENT_PREFIX
 from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
 from sixfold.observability.metrics import ApiMetrics
@@ -27,7 +27,7 @@ EXIT_CODES = """\
 | exit code | when |
 |---|---|
 | 0 | done; `serve`: stopped by Ctrl-C or SIGTERM, once its processes had been started |
-| 1 | it failed; `show`: the model does not fit into memory; `doctor`: something is wrong |
+| 1 | it failed, or the model does not fit into memory; `doctor`: something is wrong |
 | 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address |
 | 4 | `serve`: one of its processes died, and it stopped the others |
 | 130 | stopped by Ctrl-C; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
@@ -91,7 +91,8 @@ def _part(owner: str) -> tuple[str, str]:
 
 
 def cli_page() -> str:
-    """`--help` of every command as it prints, without the settings, which have their own page."""
+    """`--help` of every command as it prints, without parts of the configuration that it takes as a whole: they have
+    their own page."""
     top = click.Context(cli, info_name="sixfold", help_option_names=["-h", "--help"], **WIDTH)
     parts = [
         MADE,
@@ -104,14 +105,15 @@ def cli_page() -> str:
 
 
 def _command(name: str, command: click.Command, top: click.Context) -> str:
+    taken = {param.name for param in command.params} | {"model"}
+    lacking = {owner for owner, f in settings().values() if f.name not in taken}
+    whole = {f.name: TITLES[owner] for owner, f in settings().values() if owner not in lacking}
     shown = copy.copy(command)
-    shown.params = [param for param in command.params if isinstance(param, click.Argument) or param.name not in names()]
+    shown.params = [param for param in command.params if isinstance(param, click.Argument) or param.name not in whole]
     text = shown.get_help(click.Context(shown, info_name=name, parent=top, **WIDTH))
-    taken = {param.name for param in command.params}
-    owners = [TITLES[owner] for owner, f in settings().values() if f.name in taken - {"model"}]
     more = ""
-    if owners:
-        links = ", ".join(f"[{t}](settings.md#{t.lower().replace(' ', '-')})" for t in dict.fromkeys(owners))
+    if whole:
+        links = ", ".join(f"[{t}](settings.md#{t.lower().replace(' ', '-')})" for t in dict.fromkeys(whole.values()))
         more = f"\nAnd the settings under {links}.\n"
     return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
 

@@ -8,6 +8,7 @@ fields, so none of them can drift. Resolved values are new objects; nothing is c
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +94,7 @@ class ExecutorConfig:
     """What computes."""
 
     executor: str = setting("native", "what runs the model", choices=("native", "scripted"))
-    threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0, high=1024)
+    threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0, high=256)
     activations: str = setting(
         "int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32")
     )
@@ -148,7 +149,7 @@ class Config:
             if choices and value not in choices:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}", param=name)
             if isinstance(value, int | float) and not low <= value <= high:
-                bounds = f"between {low:g} and {high:g}" if high < math.inf else f"at least {low:g}"
+                bounds = f"between {low} and {high}" if high < math.inf else f"at least {low}"
                 raise ConfigError(f"{name} is {value}; it must be {bounds}", param=name)
         if self.cache.kv_cache_memory:
             parse_bytes(self.cache.kv_cache_memory)
@@ -173,7 +174,9 @@ class Config:
         parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if name not in known:
-                raise ConfigError(f"unknown setting {name!r}", param=name)
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"there is no setting {name!r}{hint}", param=name)
             parts.setdefault(known[name], {})[name] = value
         top = parts.pop("", {})
         built: dict[str, Any] = {name: part(**parts.get(name, {})) for name, part in _PARTS.items()}

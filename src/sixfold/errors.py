@@ -17,6 +17,7 @@
     |- ModelFileError            a model file is truncated, hostile or of an unsupported kind
     |- DownloadError             a model could not be fetched or its digest is wrong
     |- ConfigError               a flag or a configuration value cannot be used; names it
+    |  `- DoesNotFit             the model, with these settings, needs more memory than there is
     `- ProtocolError             bytes between our own processes that break the protocol
 
 Every class can be raised with a message that is fit for the user: no paths of ours, no internals.
@@ -29,6 +30,7 @@ __all__ = [
     "ConfigError",
     "ContextLengthExceeded",
     "DeadlineExceeded",
+    "DoesNotFit",
     "DownloadError",
     "EngineDead",
     "InvalidRequest",
@@ -146,6 +148,10 @@ class DownloadError(SixfoldError):
 
 class ConfigError(SixfoldError):
     """A flag, environment variable or configuration entry cannot be used; `param` names it."""
+
+
+class DoesNotFit(ConfigError):
+    """The model needs more memory than there is; smaller settings may help."""
 
 
 class ProtocolError(SixfoldError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
+import re
 import signal
 import threading
 from collections import deque
@@ -21,7 +22,7 @@ from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.engine.core import EngineCore
 from sixfold.engine.launch import in_process
 from sixfold.engine.request import execution_request
-from sixfold.errors import EngineDead, InvalidRequest, Overloaded, RequestFailed, SixfoldError
+from sixfold.errors import ConfigError, EngineDead, InvalidRequest, Overloaded, RequestFailed, SixfoldError
 from sixfold.messages import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.sampling_params import SamplingParams
 from sixfold.text import ROLES, Tokenizer
@@ -75,6 +76,20 @@ class _Running:
         self.deltas: list[ChoiceDelta] = []
 
 
+def _config(values: dict[str, Any]) -> Config:
+    """Raises: ConfigError: as that of `Config.from_flat`, with keyword arguments' names where it has flags."""
+
+    def keyword(flag: re.Match[str]) -> str:
+        return flag[1].replace("-", "_")
+
+    try:
+        return Config.from_flat(values)
+    except ConfigError as error:
+        flag = r"(?<!\S)--([a-z]+(?:-[a-z]+)*)"
+        message, param = (re.sub(flag, keyword, text) for text in (error.message, error.param or ""))
+        raise ConfigError(message, param=param or None, code=error.code) from None
+
+
 class LLM:
     """A model, ready to generate.
 
@@ -94,8 +109,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2", **settings: Any) -> None:
-        config = Config.from_flat({"model": model, **settings})
-        core, self.text, self.config = in_process(config)
+        core, self.text, self.config = in_process(_config({"model": model, **settings}))
         self._core: EngineCore | None = core
         self._running: dict[int, _Running] = {}
         self._lock = threading.RLock()

@@ -78,7 +78,7 @@ def _limits(request: CompletionRequest) -> Limits:
     best_of = request.best_of
     if best_of is not None and best_of not in (1, request.n):
         raise InvalidRequest(
-            "best_of other than n is not supported by this server yet", param="best_of", code="unsupported_field"
+            "best_of other than n is not supported by this server", param="best_of", code="unsupported_field"
         )
     request.best_of = None
     return Limits(

@@ -197,7 +197,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 def unsupported(field: str) -> InvalidRequest:
     """A field that asks for what is known but not offered here."""
-    return InvalidRequest(f"{field} is not supported by this server yet", param=field, code="unsupported_field")
+    return InvalidRequest(f"{field} is not supported by this server", param=field, code="unsupported_field")
 
 
 def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:

@@ -15,7 +15,7 @@ import click
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
 from sixfold.cli.standard_streams import NOT_TEXT, read_input, read_line
-from sixfold.errors import ContextLengthExceeded, InvalidRequest, SixfoldError
+from sixfold.errors import ConfigError, ContextLengthExceeded, InvalidRequest, SixfoldError
 
 if TYPE_CHECKING:
     from sixfold.detokenizer import ChoiceDelta
@@ -66,7 +66,11 @@ def _sampling_options(command: Command) -> Command:
         click.option("--top-p", type=float, help="Nucleus of the draw.  [default: the model's own, or 0.95]"),
         click.option("--temperature", type=float, help="0 is greedy.  [default: the model's own, or 0.7]"),
         click.option(
-            "--max-tokens", type=int, default=MAX_TOKENS, show_default=True, help="Longest answer, in tokens."
+            "--max-tokens",
+            type=click.IntRange(1),
+            default=MAX_TOKENS,
+            show_default=True,
+            help="Longest answer, in tokens.",
         ),
         click.option("--system", default="", callback=_unicode, help="System message that opens the conversation."),
     )
@@ -121,7 +125,12 @@ def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
     wanted = {name: options.pop(name) for name in ("max_tokens", "temperature", "top_p", "top_k")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
-    SamplingParams(**wanted)  # refused before the model is loaded
+    try:
+        SamplingParams(**wanted)  # refused before the model is loaded
+    except InvalidRequest as error:
+        field = str(error.param)
+        flag = "--" + field.replace("_", "-")
+        raise ConfigError(error.message.replace(field, flag, 1), param=flag) from None
     return wanted, options
 
 
@@ -139,9 +148,12 @@ def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any], 
     if say:
         shown = Path(name).name if Path(name).exists() else name
         click.echo(f"{shown} is loading ...")
+    from sixfold.engine.launch import cautions
     from sixfold.llm import LLM
 
     with LLM(**{**resolved.chosen(), "model": name}) as llm:
+        for caution in cautions(llm.config):
+            click.echo(f"sixfold: {caution}", err=True)
         if say:
             click.echo(f"You talk to {shown}; the conversation has room for {llm.text.max_model_len} tokens.")
         yield llm

@@ -1,7 +1,7 @@
 """The command group, and the boundary where errors become one sentence and an exit code.
 
-Exit codes: 0 done; 1 it failed; 2 the command, a flag or a setting is wrong; 4 a child of `serve` died; 130 stopped by
-Ctrl-C.
+Exit codes: 0 done; 1 it failed, or the model does not fit into memory; 2 the command, a flag or a setting is wrong;
+4 a child of `serve` died; 130 stopped by Ctrl-C.
 """
 
 # ruff: noqa: E402
@@ -28,7 +28,7 @@ from sixfold.cli.models import list_command, pull, rm
 from sixfold.cli.serve import serve
 from sixfold.cli.show import show
 from sixfold.cli.standard_streams import complain, output_fault, prepare_streams, silence
-from sixfold.errors import ConfigError, SixfoldError
+from sixfold.errors import ConfigError, DoesNotFit, SixfoldError
 
 __all__ = ["cli", "main"]
 
@@ -112,7 +112,8 @@ def _run(arguments: list[str]) -> int:
         return EXIT_FAILED
     except SixfoldError as error:
         complain(f"sixfold: {error.message}")
-        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+        is_usage = isinstance(error, ConfigError) and not isinstance(error, DoesNotFit)
+        return EXIT_USAGE if is_usage else EXIT_FAILED
     except Exception as error:  # noqa: BLE001  the last boundary: whatever it is, the user gets a sentence
         fault = output_fault(error) if isinstance(error, OSError) else None
         if arguments[:1] == ["--traceback"]:

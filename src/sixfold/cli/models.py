@@ -20,7 +20,10 @@ def pull(name: str) -> int:
     huggingface_hub.
     """
     from sixfold import model_store
+    from sixfold.model_file import synthetic
 
+    if synthetic.is_synthetic(name):
+        raise ModelNotFound(f"{name} is made on this machine when it is first used: there is nothing to fetch")
     click.echo(str(model_store.pull(name)))
     return 0
 

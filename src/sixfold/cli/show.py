@@ -23,22 +23,20 @@ _CHUNK_BYTES = 4 << 20
 
 @click.command(short_help="Show what a model is and needs.")
 @click.argument("name", metavar="MODEL")
-@click.option(
-    "--max-model-len", type=click.IntRange(0), default=0, help="Tokens of a sequence; 0: the model's own context."
-)
-@click.option(
-    "--max-num-seqs", type=click.IntRange(1), default=1, show_default=True, help="Sequences at the same time."
-)
+@click.option("--max-model-len", type=int, default=0, help="Tokens of a sequence; 0: the model's own context.")
+@click.option("--max-num-seqs", type=int, default=1, show_default=True, help="Sequences at the same time.")
 @click.option(
     "--kv-cache-dtype",
     type=click.Choice(["bfloat16", "float32"]),
     default="bfloat16",
+    show_default=True,
     help="Element type of the KV cache.",
 )
 @click.option(
     "--quantize",
     type=click.Choice(["none", "q8_0", "q4_1"]),
     default="none",
+    show_default=True,
     help="Count float weights as this.",
 )
 @click.option("--digest", is_flag=True, help="Read the files and show their SHA-256 where it is not known.")
@@ -90,12 +88,12 @@ def _report(name: str, path: Path, place: Path, config: Config, digest: bool) ->
     from sixfold.engine.free_memory import free_memory
     from sixfold.engine.launch import open_usable
     from sixfold.engine.memory import memory_need
-    from sixfold.text import sampling_defaults
 
     model = open_usable(path, config)
     need = memory_need(model, config)
     free = free_memory(model.bytes_mapped, need.processes)
     c = model.config
+    sampling, sampling_fault = _recommended(path)
     report = {
         "model": name,
         "path": str(place),
@@ -110,7 +108,8 @@ def _report(name: str, path: Path, place: Path, config: Config, digest: bool) ->
         "experts": c.n_experts,
         "context": c.context,
         "chat_template": _has_template(path),
-        "sampling": sampling_defaults(path),
+        "sampling": sampling,
+        "sampling_fault": sampling_fault,
         "memory": {
             "max_model_len": need.context,
             "max_num_seqs": need.sequences,
@@ -170,6 +169,17 @@ def _has_template(path: Path) -> bool:
     return "tokenizer.chat_template" in GGUFFile.open(path).metadata
 
 
+def _recommended(path: Path) -> tuple[dict[str, Any], str]:
+    """-> (what the files recommend for sampling, the fault of a recommendation that no server would take, or "")."""
+    from sixfold.errors import ModelFileError
+    from sixfold.text import sampling_defaults
+
+    try:
+        return sampling_defaults(path), ""
+    except ModelFileError as error:
+        return {}, error.message
+
+
 def _print(report: dict[str, Any], need: str, source: str) -> None:
     memory = report["memory"]
     experts = f", {report['experts']} experts" if report["experts"] else ""
@@ -182,7 +192,7 @@ def _print(report: dict[str, Any], need: str, source: str) -> None:
         ("vocabulary", f"{report['vocabulary']:,}"),
         ("context", f"{report['context']:,} tokens"),
         ("chat", "has a template" if report["chat_template"] else "no template: a base model, for completions only"),
-        ("sampling", _sampling(report["sampling"])),
+        ("sampling", report["sampling_fault"] or _sampling(report["sampling"])),
         ("memory", need),
         (
             "available",

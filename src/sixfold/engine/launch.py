@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
-from sixfold.errors import ConfigError, DownloadError, ModelFileError
+from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -112,6 +112,8 @@ def check_kernels() -> None:
     except ModuleNotFoundError:
         raise ConfigError("the compiled part of Sixfold is missing; from a checkout: make install") from None
     except ImportError as error:
+        if str(error).startswith("SIXFOLD_ISA: "):
+            raise ConfigError(str(error), param="SIXFOLD_ISA") from None
         raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
 
 
@@ -120,7 +122,8 @@ def resolve(config: Config) -> Config:
 
     Raises:
         ModelNotFound, ModelFileError: no such model, or its file cannot be used.
-        ConfigError: a setting does not fit the model or the machine.
+        ConfigError: a setting does not fit the model.
+        DoesNotFit: the machine has too little memory.
     """
     name = config.model.served_model_name or config.model.model
     path = _model_path(config)
@@ -173,6 +176,9 @@ def cautions(config: Config) -> list[str]:
             f"a step computes {budget} tokens for up to {rows} running choices: they take turns "
             "(--max-num-batched-tokens, --max-num-seqs)"
         )
+    threads, cores = config.executor.threads, len(os.sched_getaffinity(0))
+    if threads > cores:
+        found.append(f"{threads} threads share {cores} cores: fewer are faster (--threads)")
     return found
 
 
@@ -297,7 +303,7 @@ def build_worker(config: Config) -> Worker:
 
     Raises:
         ModelFileError: the model file cannot be used.
-        ConfigError: the system refused memory that seemed to be there.
+        DoesNotFit: the system refused memory that seemed to be there.
     """
     from sixfold.executor.worker import Worker
 
@@ -308,7 +314,7 @@ def build_worker(config: Config) -> Worker:
     try:
         return Worker(NativeBackend.load(config))
     except MemoryError as e:
-        raise ConfigError("memory ran out while the model was loaded", param="model") from e
+        raise DoesNotFit("memory ran out while the model was loaded", param="model") from e
 
 
 def build_core(config: Config, executor: Executor, *, epoch: int) -> EngineCore:
@@ -371,7 +377,7 @@ def _fitting_blocks(config: Config, name: str, file: ModelFile) -> int:
     leaves, and no more than all slots can fill.
 
     Raises:
-        ConfigError: the model with these blocks does not fit into the free memory.
+        DoesNotFit: the free memory is too little for the model with these blocks.
     """
     from sixfold.engine.free_memory import free_memory
     from sixfold.engine.memory import check_fits, memory_need

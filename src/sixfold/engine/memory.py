@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from sixfold.config import BLOCK_SIZE, Config
 from sixfold.engine.free_memory import FreeMemory
 from sixfold.engine.launch import served_context
-from sixfold.errors import ConfigError
+from sixfold.errors import DoesNotFit
 from sixfold.model_file import TENSOR_TYPES, ModelConfig, ModelFile
 
 __all__ = ["MemoryNeed", "check_fits", "kv_bytes_per_token", "memory_need"]
@@ -102,18 +102,18 @@ def memory_need(model: ModelFile, config: Config) -> MemoryNeed:
 def check_fits(need: MemoryNeed, free: FreeMemory, name: str) -> None:
     """
     Raises:
-        ConfigError: it does not fit; the message has the figures and what to change.
+        DoesNotFit: the message has the figures and what to change.
     """
     if need.total <= free.n_bytes:
         return
     left = f"{_size(free.n_bytes)} are {free.source}"
     if need.total - need.kv > free.n_bytes:
-        raise ConfigError(
+        raise DoesNotFit(
             f"{name} does not fit: its weights need {_size(need.weights)} and the processes "
             f"{_size(need.working + need.processes)}, {left}",
             param="model",
         )
-    raise ConfigError(
+    raise DoesNotFit(
         f"{name} does not fit: it needs {need}, {left}; lower --max-model-len, --max-num-seqs, --num-kv-blocks or "
         "--kv-cache-memory",
         param="--max-model-len",

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sixfold.config import Config
-from sixfold.errors import ConfigError
+from sixfold.errors import DoesNotFit
 from sixfold.executor.native import kernels, models
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
@@ -60,7 +60,7 @@ class NativeBackend:
 
         Raises:
             ModelFileError: the file cannot be used.
-            ConfigError: the KV cache does not fit into memory.
+            DoesNotFit: the KV cache does not fit into memory.
         """
         file = open_model(config.model.model, quantize=config.model.quantization)
         pool = kernels.ThreadPool(config.executor.threads)
@@ -70,7 +70,7 @@ class NativeBackend:
         try:
             return cls(model, config)
         except MemoryError as e:
-            raise ConfigError(
+            raise DoesNotFit(
                 f"{config.cache.num_kv_blocks} KV blocks do not fit into memory", param="--num-kv-blocks"
             ) from e
 

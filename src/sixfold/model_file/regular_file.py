@@ -29,7 +29,7 @@ def map_whole(path: Path, *, bytes_min: int, kind: str) -> mmap.mmap:
     """
     with _opened(path) as (fd, n_bytes):
         if n_bytes < bytes_min:
-            raise ModelFileError(f"{path.name}: too short for a {kind} file ({n_bytes} bytes)")
+            raise ModelFileError(f"{path.name}: not a {kind} file, since it is too short ({n_bytes} bytes)")
         return mmap.mmap(fd, n_bytes, access=mmap.ACCESS_READ)
 
 

@@ -128,9 +128,11 @@ def pull(name: str, progress: bool | None = None) -> Path:
             fetched. False is silent.
 
     Raises:
-        ModelNotFound: no known model has this name.
+        ModelNotFound: no known model has this name, or it is a path on this machine.
         DownloadError: it could not be fetched, or what arrived has a wrong digest, or the disk is full.
     """
+    if name not in KNOWN and _exists(Path(name).expanduser()):
+        raise _is_path(name)
     show_progress = sys.stderr.isatty() if progress is None else progress
     say = progress is not False
     if name not in KNOWN and (hub_name := HubName.parse(name)) is not None:
@@ -178,8 +180,15 @@ def remove(name: str) -> bool:
 def _known(name: str) -> KnownModel:
     model = KNOWN.get(name)
     if model is None:
-        raise _unknown(name)
+        raise _is_path(name) if name.endswith(".gguf") or _exists(Path(name).expanduser()) else _unknown(name)
     return model
+
+
+def _is_path(name: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"{name} is a path; only models by name are fetched and removed ({', '.join(KNOWN)}, or org/name on the "
+        "Hugging Face hub), and a path is used as it is"
+    )
 
 
 def _unknown(name: str) -> ModelNotFound:
@@ -187,7 +196,7 @@ def _unknown(name: str) -> ModelNotFound:
     hint = f" (did you mean {close[0]}?)" if close else ""
     return ModelNotFound(
         f"there is no model {name!r}{hint}; known are {' and '.join(KNOWN)}, and a model can be the path of a .gguf "
-        "file or of a folder, or org/name on the Hugging Face hub"
+        "file or of a folder, org/name on the Hugging Face hub, or made up, as synthetic:tiny"
     )
 
 

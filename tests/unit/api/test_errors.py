@@ -15,7 +15,7 @@ def subclasses(cls: type[SixfoldError]) -> list[type[SixfoldError]]:
     return [cls] + [deeper for sub in cls.__subclasses__() for deeper in subclasses(sub)]
 
 
-INTERNAL = {"SixfoldError", "ModelFileError", "DownloadError", "ConfigError", "ProtocolError"}
+INTERNAL = {"SixfoldError", "ModelFileError", "DownloadError", "ConfigError", "DoesNotFit", "ProtocolError"}
 
 
 @pytest.mark.parametrize("cls", subclasses(SixfoldError), ids=lambda cls: cls.__name__)

@@ -16,7 +16,7 @@ import pytest
 
 from sixfold.cli import chat, standard_streams
 from sixfold.detokenizer import ChoiceDelta
-from sixfold.errors import ContextLengthExceeded, InvalidRequest
+from sixfold.errors import ConfigError, ContextLengthExceeded, InvalidRequest
 from sixfold.sampling_params import SamplingParams
 
 
@@ -199,5 +199,11 @@ def test_the_user_goes_before_the_model_and_the_model_before_chat() -> None:
     wanted, flags = chat._split({"max_tokens": 5, "temperature": 0.0, "top_p": None, "top_k": None, "seed": 3})
     assert flags == {"seed": 3}
     assert chat._params(llm, wanted) == msgspec.structs.replace(recommended, max_tokens=5, temperature=0.0)
-    with pytest.raises(InvalidRequest, match="temperature"):
+    with pytest.raises(ConfigError, match=r"^--temperature must be at least 0"):
         chat._split({"max_tokens": 5, "temperature": 9.0, "top_p": None, "top_k": None})
+
+
+@pytest.mark.parametrize("n", ["0", "-1"])
+def test_an_answer_of_no_tokens_is_refused(n: str) -> None:
+    with pytest.raises(click.BadParameter, match="x>=1"):
+        chat.run.main(["hi", "--max-tokens", n], standalone_mode=False)

@@ -90,3 +90,31 @@ def test_a_cache_that_cannot_be_used(kind: str, cache: Path, capsys: pytest.Capt
     status, text = ran(capsys, "rm", NAME)
     assert status == 1 and ("nothing to remove" in text or "Permission denied" in text)
     assert ran(capsys, "show", NAME)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pull", "x.gguf"), "x.gguf is a path"),
+        (("pull", "folder"), "folder is a path"),
+        (("pull", "a/folder"), "a/folder is a path"),
+        (("pull", "synthetic:tiny"), "synthetic:tiny is made on this machine when it is first used"),
+        (("rm", "x.gguf"), "x.gguf is a path"),
+        (("rm", "folder"), "folder is a path"),
+        (("pull", "nothing"), "or made up, as synthetic:tiny"),
+    ],
+)
+def test_pull_and_rm_take_names(
+    arguments: tuple[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a" / "folder").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 1
+    assert said in capsys.readouterr().err

@@ -38,3 +38,11 @@ def test_doctor_names_a_recommendation_that_cannot_be_used(tmp_path: Path, capsy
     code, text = printed(capsys, "doctor", path)
     assert code == 1
     assert "gguf: general.sampling.top_p must be above 0 and at most 1" in text.replace("\n", " ")
+
+
+def test_show_tells_a_recommendation_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(save(tmp_path / "m.gguf", **{"general.sampling.top_p": 0.0}))
+    code, text = printed(capsys, "show", path)
+    assert code == 0 and "sampling      m.gguf: general.sampling.top_p must be above 0" in text
+    report = json.loads(printed(capsys, "show", path, "--json")[1])
+    assert report["sampling"] == {} and "top_p" in report["sampling_fault"]

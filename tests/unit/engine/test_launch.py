@@ -74,6 +74,22 @@ def test_small_values_are_legal_and_said() -> None:
     assert cautions(resolve(Config.from_flat({"model": "scripted"}))) == []
 
 
+def test_more_threads_than_cores_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert cautions(resolve(Config.from_flat({"model": "scripted", "threads": 2}))) == []
+    [threads] = cautions(resolve(Config.from_flat({"model": "scripted", "threads": 256})))
+    assert threads == "256 threads share 2 cores: fewer are faster (--threads)"
+    with pytest.raises(ConfigError, match=r"--threads is 257; it must be between 0 and 256"):
+        Config.from_flat({"threads": 257})
+
+
+def test_bounds_are_whole_numbers_and_an_unknown_setting_has_a_near_one() -> None:
+    with pytest.raises(ConfigError, match=r"must be between 0 and 16777216$"):
+        Config.from_flat({"num_kv_blocks": 100_000_000})
+    with pytest.raises(ConfigError, match="'max_seqs'; did you mean max_num_seqs"):
+        Config.from_flat({"max_seqs": 1})
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"tokens": 3}', '{"other": []}'])
 def test_a_script_file_that_cannot_be_used_names_the_flag(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "script.json"

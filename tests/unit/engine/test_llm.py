@@ -200,5 +200,8 @@ def test_a_forked_child_is_told(llm: LLM) -> None:
 def test_unknown_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_seqs"):
         LLM("scripted", max_seqs=3)
-    with pytest.raises(ConfigError, match="--max-num-seqs"):
+    with pytest.raises(ConfigError, match=r"^max_num_seqs is 0; it must be between 1 and 4096$") as caught:
         LLM("scripted", max_num_seqs=0)
+    assert caught.value.param == "max_num_seqs"
+    with pytest.raises(ConfigError, match=r"^kv_cache_memory 'x' is not a size"):
+        LLM("scripted", kv_cache_memory="x")

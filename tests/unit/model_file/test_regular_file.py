@@ -58,7 +58,7 @@ def test_bounds(tmp_path: Path) -> None:
     assert read_whole(path, bytes_max=5) == b"12345" == bytes(map_whole(path, bytes_min=5, kind="GGUF"))
     with pytest.raises(ModelFileError, match=r"^file: longer than 4 bytes$"):
         read_whole(path, bytes_max=4)
-    with pytest.raises(ModelFileError, match=r"^file: too short for a GGUF file \(5 bytes\)$"):
+    with pytest.raises(ModelFileError, match=r"^file: not a GGUF file, since it is too short \(5 bytes\)$"):
         map_whole(path, bytes_min=6, kind="GGUF")
     with pytest.raises(ModelFileError, match="cannot be opened"):
         read_whole(tmp_path / "a\0b", bytes_max=4)
