@@ -109,6 +109,7 @@ def _command(name: str, command: click.Command, top: click.Context) -> str:
     lacking = {owner for owner, f in settings().values() if f.name not in taken}
     whole = {f.name: TITLES[owner] for owner, f in settings().values() if owner not in lacking}
     shown = copy.copy(command)
+    shown._help_option = None  # click keeps that of the first call, which may have had other names for it
     shown.params = [param for param in command.params if isinstance(param, click.Argument) or param.name not in whole]
     text = shown.get_help(click.Context(shown, info_name=name, parent=top, **WIDTH))
     more = ""

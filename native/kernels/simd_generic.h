@@ -162,7 +162,7 @@ SF_INLINE int any_nan(F x) { return any_lane(x != x); }
 SF_INLINE int any_greater(F a, F b) { return any_lane(a > b); }
 SF_INLINE void store_bf16(uint16_t* p, F x) {
   const I b = (I)x;
-  const I rounded = b + 0x7fff + ((b >> 16) & 1);
+  const I rounded = (I)((U)b + 0x7fff + ((U)b >> 16 & 1));
   const I quiet = b | 0x00400000;
   const I r = (x == x ? rounded : quiet) >> 16;
   for (int i = 0; i < 16; i++) p[i] = (uint16_t)r[i];

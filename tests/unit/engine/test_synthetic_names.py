@@ -76,7 +76,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(
         with pytest.raises(SystemExit) as left:
             main(command)
         err = capsys.readouterr().err
-        assert left.value.code == 2 and re.search(fault, err) and "writing" not in err
+        assert left.value.code == 1 and re.search(fault, err) and "writing" not in err
     assert not list(tmp_path.iterdir())
 
 
