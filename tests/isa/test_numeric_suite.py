@@ -1,7 +1,8 @@
-"""The numeric suite on each build of the kernels that this CPU has and does not choose by itself.
+"""The numeric suite on each build of the kernels that this CPU has and does not choose by itself, in processes.
 
-Tests under tests/unit/executor/native run on all of them anyway; here are those that use the default: a process each.
-All tests on one build: SIXFOLD_ISA=avx2 make test.
+Tests under tests/unit/executor/native run on all of them anyway; here are those that use the default, as far as the
+time of every day allows: golden distributions, and a model of two layers for the rest. All tests on one build:
+SIXFOLD_ISA=avx2 make test.
 """
 
 from __future__ import annotations
@@ -14,25 +15,38 @@ from pathlib import Path
 import pytest
 
 from sixfold.executor.native.kernels import available_isas
+from sixfold.model_file.synthetic import SyntheticModel
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = ("tests/unit/sampler", "tests/e2e/test_golden.py", "tests/e2e/test_determinism.py")
-SELECTED = "not (closer or same_request or gemma) or together"
-"""The default model alone: portable code takes minutes for the other one. Float reference mode is compared in
-tests/unit/executor/native; of the configurations of `test_determinism.py` one stands for all, since bit equality of
-rows is checked there, too."""
+pytestmark = [
+    pytest.mark.skipif("SIXFOLD_ISA" in os.environ, reason="SIXFOLD_ISA chose the build of this run"),
+    pytest.mark.parametrize("isa", available_isas()[1:]),
+]
 
 
-@pytest.mark.skipif("SIXFOLD_ISA" in os.environ, reason="SIXFOLD_ISA chose the build of this run")
-@pytest.mark.parametrize("isa", available_isas()[1:])
-def test_numeric_suite(isa: str, model_path: Path) -> None:
+def run(isa: str, model: Path, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE, "-k", SELECTED],
+        [sys.executable, "-m", "pytest", "-q", *arguments],
         cwd=ROOT,
-        env={**os.environ, "SIXFOLD_ISA": isa, "SIXFOLD_TEST_MODEL": str(model_path)},
+        env={**os.environ, "SIXFOLD_ISA": isa, "SIXFOLD_TEST_MODEL": str(model)},
         capture_output=True,
         text=True,
         timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:]
+    assert " passed" in done.stdout
+
+
+def test_sampling(isa: str) -> None:
+    run(isa, Path("none"), "tests/unit/sampler")
+
+
+def test_golden(isa: str, model_path: Path) -> None:
+    run(isa, model_path, "tests/e2e/test_golden.py", "-k", "distributions")
+
+
+def test_same_request_same_tokens(isa: str, tmp_path: Path) -> None:
+    model = SyntheticModel.parse("synthetic:smollm2-135m,n_layers=2,ffn=512,vocab=1024").write(tmp_path / "small.gguf")
+    # Its prompts have more tokens: a pool of 80 blocks makes requests wait, and no preemption comes of it.
+    run(isa, model, "tests/e2e/test_determinism.py", "-k", "not pool or budget")
