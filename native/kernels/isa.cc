@@ -36,6 +36,9 @@ namespace {
 #else
 #include "simd_generic.h"
 #endif
+#if !defined(SF_AVX512)
+#include "bf16_pairs.h"
+#endif
 #include "activations.h"
 #include "gemm.h"
 #include "attention.h"

@@ -124,14 +124,6 @@ SF_INLINE I dot4(I acc, I w, const int8_t* a) {
   const __m256i v = _mm256_set1_epi32(quad);
   return {dot4_half(acc.lo, w.lo, v), dot4_half(acc.hi, w.hi, v)};
 }
-SF_INLINE F unzip_even(I pairs) { return from_bits(shift_left(pairs, 16)); }
-SF_INLINE F unzip_odd(I pairs) { return from_bits(and_i(pairs, set1_i((int32_t)0xffff0000))); }
-SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
-  uint32_t pair;
-  __builtin_memcpy(&pair, b, 4);
-  acc = fma(unzip_odd(w), from_bits(set1_i((int32_t)(pair & 0xffff0000u))), acc);
-  return fma(unzip_even(w), from_bits(set1_i((int32_t)(pair << 16))), acc);
-}
 SF_INLINE F first(int n, F x, F y) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256 lo = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));

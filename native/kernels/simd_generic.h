@@ -61,6 +61,7 @@ SF_INLINE I with_two_bits(I x, I plane, int g) {
   return x | ((g < 2 ? plane << (4 - 2 * g) : plane >> (2 * g - 4)) & 0x30303030);
 }
 SF_INLINE I sub_i(I a, I b) { return (I)((U)a - (U)b); }
+SF_INLINE I shift_left(I x, int n) { return x << n; }
 SF_INLINE I shift_right(I x, int n) { return x >> n; }
 SF_INLINE F load_u8(const void* p) {
   uint8_t b[16];
@@ -118,12 +119,6 @@ SF_INLINE I dot4(I acc, I w, const int8_t* a) {
   const int32_t odd = (uint16_t)(int16_t)a[1] | (uint32_t)(uint16_t)(int16_t)a[3] << 16;
   return dot4_pairs(acc, w, even, odd);
 }
-SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
-  uint32_t pair;
-  __builtin_memcpy(&pair, b, 4);
-  const F low = (F)(w << 16), high = (F)(w & (int32_t)0xffff0000);
-  return (acc + high * (F)set1_i((int32_t)(pair & 0xffff0000u))) + low * (F)set1_i((int32_t)(pair << 16));
-}
 SF_INLINE F first(int n, F x, F y) {
   const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return lane < n ? x : y;
@@ -180,8 +175,6 @@ SF_INLINE I zip_bf16(F even, F odd) {
   for (int i = 0; i < 16; i++) x[i] = (int32_t)(low[i] | (uint32_t)high[i] << 16);
   return x;
 }
-SF_INLINE F unzip_even(I pairs) { return (F)(pairs << 16); }
-SF_INLINE F unzip_odd(I pairs) { return (F)(pairs & (int32_t)0xffff0000); }
 SF_INLINE F rotate_pairs(F x, F t) {
   const F c = __builtin_shufflevector(t, t, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
   const F s = __builtin_shufflevector(t, t, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);

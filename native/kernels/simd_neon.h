@@ -119,14 +119,6 @@ SF_INLINE I dot4_centred(I acc, I w, const int8_t* a) {
   SF_UNROLL for (int i = 0; i < 4; i++) w.v[i] = veorq_s32(w.v[i], vdupq_n_s32((int32_t)0x80808080u));
   return dot4(acc, w, a);
 }
-SF_INLINE F unzip_even(I pairs) { return from_bits(shift_left(pairs, 16)); }
-SF_INLINE F unzip_odd(I pairs) { return from_bits(and_i(pairs, set1_i((int32_t)0xffff0000))); }
-SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
-  uint32_t pair;
-  __builtin_memcpy(&pair, b, 4);
-  acc = fma(unzip_odd(w), from_bits(set1_i((int32_t)(pair & 0xffff0000u))), acc);
-  return fma(unzip_even(w), from_bits(set1_i((int32_t)(pair << 16))), acc);
-}
 SF_INLINE F first(int n, F x, F y) {
   static const int32_t lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   SF_UNROLL for (int i = 0; i < 4; i++) x.v[i] =
