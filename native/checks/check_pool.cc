@@ -41,7 +41,7 @@ bool run_jobs(ThreadPool& pool, int n_jobs, unsigned seed) {
       ops[p].phase = p;
       work.runs.emplace_back(n_chunks);
       work.seen.emplace_back(n_chunks);
-      phases.push_back({chunk_of, &ops[p], n_chunks});
+      phases.push_back({chunk_of, &ops[p], n_chunks, random() % 2 == 0});
     }
     pool.run(phases, &work);
     for (int p = 0; p < n_phases; p++)

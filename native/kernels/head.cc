@@ -1,5 +1,6 @@
 // The head of a program, fused with the choice of the likeliest token: greedy rows write no logits.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -39,7 +40,12 @@ void Chunks::head(void* arg, const void* o, int chunk, int thread) {
   if (op.softcap > 0) self.kernels_->softcap(y, p.n_rows * ldy, op.softcap);
   for (int r = 0; r < p.n_rows; r++, y += ldy) {
     const int row = p.row + r;
-    worker.nan[row] |= self.kernels_->argmax(y, n, column, worker.best + row, worker.best_id + row);
+    float best = worker.best[row];
+    int32_t id = worker.best_id[row];
+    // A chunk taken from another thread's share may lie before what was found: there an equal value wins.
+    if (column < id) best = std::nextafter(best, -std::numeric_limits<float>::infinity()), id = -1;
+    worker.nan[row] |= self.kernels_->argmax(y, n, column, &best, &id);
+    if (id >= 0) worker.best[row] = best, worker.best_id[row] = id;
     const int out = self.logit_row_[row];
     if (out >= 0) std::memcpy(step.logits + static_cast<size_t>(out) * self.vocab_ + column, y, sizeof(float) * n);
   }

@@ -107,7 +107,8 @@ struct KernelTable {
   // weights sum to one. A NaN among the scores makes every weight NaN. `scores` is overwritten, n padded to 16.
   void (*choose_experts)(float* scores, int n, int n_used, int renormalize, int32_t* ids, float* weights);
 
-  // Continues a running argmax of one row over columns [column, column + n); ties keep the lowest id.
+  // Continues a running argmax of one row over columns [column, column + n), which are behind those before: ties keep
+  // the lowest id.
   // Returns 1 when a value is NaN.
   int (*argmax)(const float* y, int n, int column, float* best, int32_t* best_id);
 

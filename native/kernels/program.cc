@@ -108,7 +108,7 @@ void Program::prepare(const Step& step) {
         break;
       case Kind::kAttention:
         phases_.push_back(
-            {Chunks::attention, &op, static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_of(op)});
+            {Chunks::attention, &op, static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_of(op), true});
         break;
       case Kind::kProj:
       case Kind::kDown:

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -41,9 +42,24 @@ void futex_wake_all(std::atomic<uint64_t>* word) {
   syscall(SYS_futex, low_half(word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
+// The next of the `n` chunks that a claim slot counts; false when all are given out or the phase is over.
+bool take(std::atomic<uint64_t>& word, uint64_t phase, int n, int* given) {
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  for (;;) {
+    const uint64_t tag = seen >> kCountBits;
+    const uint64_t next = tag == phase ? seen & kCountMask : 0;
+    if (tag > phase || next >= static_cast<uint64_t>(n)) return false;
+    if (word.compare_exchange_weak(seen, phase << kCountBits | (next + 1), std::memory_order_relaxed)) {
+      *given = static_cast<int>(next);
+      return true;
+    }
+  }
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads), workers_(new Worker[n_threads]) {
+  for (auto& claims : claims_) claims.reset(new Slot[n_threads]);
   for (int i = 1; i < n_threads; i++) {
     workers_[i].thread = std::thread([this, i] { work(i); });
     char name[24];  // the kernel keeps 15 characters, and refuses longer names
@@ -115,7 +131,7 @@ void ThreadPool::walk(const Job& job, int thread, uint64_t number) {
   for (const Phase& p : job.phases) {
     if (published_.load(std::memory_order_relaxed) != number) return;  // the job has ended without this thread
     int chunk;
-    while (claim(phase, p.n_chunks, &chunk)) {
+    while (claim(phase, p, thread, &chunk)) {
       p.fn(job.arg, p.op, chunk, thread);
       complete(phase, p.n_chunks);
     }
@@ -124,18 +140,16 @@ void ThreadPool::walk(const Job& job, int thread, uint64_t number) {
   }
 }
 
-bool ThreadPool::claim(uint64_t phase, int n_chunks, int* chunk) {
-  std::atomic<uint64_t>& word = claims_[phase % kSlots].word;
-  uint64_t seen = word.load(std::memory_order_relaxed);
-  for (;;) {
-    const uint64_t tag = seen >> kCountBits;
-    const uint64_t given = tag == phase ? seen & kCountMask : 0;
-    if (tag > phase || given >= static_cast<uint64_t>(n_chunks)) return false;
-    if (word.compare_exchange_weak(seen, phase << kCountBits | (given + 1), std::memory_order_relaxed)) {
-      *chunk = static_cast<int>(given);
-      return true;
-    }
+bool ThreadPool::claim(uint64_t number, const Phase& phase, int thread, int* chunk) {
+  const int each = phase.n_chunks / n_threads_, more = phase.n_chunks % n_threads_;
+  for (int i = 0; i < n_threads_; i++) {
+    const int owner = (thread + i) % n_threads_;
+    int given;
+    if (!take(claims_[number % kSlots][owner].word, number, each + (owner < more), &given)) continue;
+    *chunk = phase.longest_first ? given * n_threads_ + owner : owner * each + std::min(owner, more) + given;
+    return true;
   }
+  return false;
 }
 
 void ThreadPool::complete(uint64_t phase, int n_chunks) {

@@ -108,10 +108,11 @@ def test_ties_go_to_the_lowest_id(pool: ThreadPool) -> None:
     table[3] *= 50
     model.embedding = model.head = type(model.embedding)(F32, table.view(np.uint8).ravel(), 70, 64)
     program = model.program(pool, model.kv_cache())
-    _, ids, _ = run(program, block_tables(1, 5), [Row([3], 0, 0)], greedy=True)
     logits, _, _ = run(program, block_tables(1, 5), [Row([3], 0, 0)])
     assert logits[0, 3] == logits[0, 17] == logits[0, 69] == logits[0].max()
-    assert ids[0] == 3
+    for _ in range(500):  # now and then a thread takes another's chunks behind its own: lower ids after higher ones
+        _, ids, _ = run(program, block_tables(1, 5), [Row([3], 0, 0)], greedy=True)
+        assert ids[0] == 3
 
 
 def test_a_row_with_nan_is_reported_and_harms_no_other(pool: ThreadPool) -> None:
