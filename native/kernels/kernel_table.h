@@ -108,8 +108,7 @@ struct KernelTable {
   void (*choose_experts)(float* scores, int n, int n_used, int renormalize, int32_t* ids, float* weights);
 
   // Continues a running argmax of one row over columns [column, column + n), which are behind those before: ties keep
-  // the lowest id.
-  // Returns 1 when a value is NaN.
+  // the lowest id. Returns 1 when a value is NaN.
   int (*argmax)(const float* y, int n, int column, float* best, int32_t* best_id);
 
   // Multiply-accumulates (register-only) in a loop of `rounds`; return MACs done. For measuring the limits.

@@ -107,8 +107,9 @@ void Program::prepare(const Step& step) {
         if (op.whole_norm) phases_.push_back({Chunks::qkv_finish, &op, groups});
         break;
       case Kind::kAttention:
-        phases_.push_back(
-            {Chunks::attention, &op, static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_of(op), true});
+        phases_.push_back({Chunks::attention, &op,
+                           static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_of(op),
+                           /*longest_first=*/true});
         break;
       case Kind::kProj:
       case Kind::kDown:

@@ -6,12 +6,12 @@
 // those who wait spin briefly, then sleep, so that the missing thread finds a free CPU. Between jobs the
 // workers sleep. The caller of `run` works too.
 //
-// A phase's chunks are divided into a range for each thread, which it takes from the front: neighbouring chunks read
-// neighbouring memory, and one stream a thread is what the hardware fetches ahead well (products with few rows are a
-// quarter to a half faster than when the threads take turns). Whoever is done with his own range takes from the
-// others'.
+// Each thread has a share of a phase's chunks, which it takes in order. Mostly a share is a range of neighbours: they
+// read neighbouring memory, and one stream a thread is what the hardware fetches ahead well (products with few rows are
+// a quarter to a half faster than with chunks dealt in turn). Whoever is done with his own share takes from the
+// others', so the chunks that a thread runs need not rise.
 //
-//   claim slot of phase s and a range (s counts over all jobs):   [ s : 48 bits | chunks given out : 16 bits ]
+//   claim slot of phase s and a share (s counts over all jobs):   [ s : 48 bits | chunks given out : 16 bits ]
 //   done slot of phase s:                                         [ s : 48 bits | chunks completed : 16 bits ]
 //
 // Slots are reused every 4 phases without being reset: a word with an older s counts as (s, 0), one with a newer s says
@@ -34,7 +34,7 @@ struct Phase {
   ChunkFunction fn;
   const void* op;
   int n_chunks;
-  bool longest_first = false;  // chunks get shorter: each thread's share has some of the long ones
+  bool longest_first = false;  // chunks get shorter: they are dealt in turn, so that each share has some long ones
 };
 
 constexpr int kMaxChunks = 60000;  // a phase's counters have 16 bits
