@@ -5,7 +5,7 @@
 #   make test       the tests (adds their dependencies to .venv)        ARGS="-k scheduler -x"
 #   make lint       every check except the tests;  make fix: what can be repaired by a tool
 #   make wheel      dist/: for every x86-64 or AArch64 Linux with a C library as new as this one's
-#   make bench      tokens per second of this machine                   MODEL=...  ARGS="--json"
+#   make bench      every benchmark, five minutes (sixfold bench: one)  MODEL=...  ARGS="--llama-bin DIR"
 #   make clean      remove all of the above
 
 PYTHON ?= python3
@@ -105,7 +105,8 @@ fix: test-extras
 	$(BIN)/clang-format -i $(KERNEL_SOURCES)
 
 bench: $(STAMPS)/package
-	@exec $(BIN)/sixfold bench $(MODEL) $(ARGS)
+	@$(BIN)/sixfold bench $(MODEL)
+	@exec $(BIN)/python benchmarks/everything.py --model $(MODEL) $(ARGS)
 
 # All builds of the kernels are inside. auditwheel reads the oldest C library that it runs with from its symbols, and
 # writes it into the name.

@@ -1,6 +1,6 @@
 """What the engine process costs beside the forward pass: CPU time per decode step, everything in it.
 
-    python benchmarks/engine_loop.py [--rows 1,8,64] [--step-ms 0,10]
+    python benchmarks/engine_loop.py [--rows 1,8,64] [--step-ms 0,10] [--json result.json]
 
 The real engine process, between a worker that answers each step with a token per row, `--step-ms` after it came (a
 forward pass that costs nothing), and an API process that takes the outputs. With 0 ms the engine never sleeps and its
@@ -10,6 +10,7 @@ caches stay warm; with 10 ms it wakes for each step, as beside a real model. Eve
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import selectors
 import statistics
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from pathlib import Path
 
 from report import header, table
 from serving import cpu_s
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--rows", default="1,8,64")
     parser.add_argument("--step-ms", default="0,10")
     parser.add_argument("--steps", type=int, default=150, help="measured at a time; the median of five is printed")
+    parser.add_argument("--json", default="", help="write the figures to this file")
     args = parser.parse_args()
     if WARMING_STEPS + ROUNDS * args.steps > CONTEXT - PROMPT_TOKENS - WARMING_STEPS:
         parser.error("--steps: the rows would end before the measurement")
@@ -53,7 +56,10 @@ def main() -> int:
                 seconds = _measure(run_dir, n_rows, step_ms / 1e3, args.steps)
             rows.append((n_rows, step_ms, *(1e6 * f(seconds) for f in (min, statistics.median, max))))
     print(header())
-    print(table(("rows", "ms between steps", "engine us/step: best", "median", "worst"), rows))
+    columns = ("rows", "ms between steps", "engine us/step: best", "median", "worst")
+    print(table(columns, rows))
+    if args.json:
+        Path(args.json).write_text(json.dumps({"header": header(), "columns": columns, "results": rows}, indent=1))
     return 0
 
 

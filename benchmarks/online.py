@@ -2,7 +2,9 @@
 
     python benchmarks/online.py                                      starts `sixfold serve smollm2` and loads it
     python benchmarks/online.py --url http://127.0.0.1:8000 --model smollm2
-    python benchmarks/online.py --url A --url B --clients 1,8,32     the same load on several servers, in alternation
+    python benchmarks/online.py --url a=http://... --url b=http://... --clients 1,8,32 --rounds 3 --json result.json
+                                                                     the same load on several servers, in alternation:
+                                                                     medians of the rounds, and ratios to the first
     python benchmarks/online.py --model scripted --step-ms 20        without a model: the path around it
 
 Works with any server that has /v1/completions (or, with `--chat`, /v1/chat/completions) with streaming. Prompts are
@@ -19,10 +21,12 @@ import contextlib
 import json
 import random
 import shlex
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from report import header, table
@@ -30,9 +34,7 @@ from serving import STARTED_S, Answer, Server, served, stream
 
 ROLES = ("api", "engine", "worker")
 
-COLUMNS = (
-    "server",
-    "clients",
+FIGURES = (
     "output tok/s",
     "requests/s",
     "TTFT p50 ms",
@@ -42,26 +44,51 @@ COLUMNS = (
     *(f"{role} us/token" for role in ROLES),
     "errors",
 )
+TOKENS_PER_S, TTFT, ERRORS = 0, 2, len(FIGURES) - 1
+COLUMNS = ("server", "clients", *FIGURES, "tok/s to first server's", "of the rounds", "TTFT to first server's")
 
 
 def main() -> int:
     args = _arguments()
+    found: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
     with _servers(args) as servers:
-        for server in servers:
+        for server in servers.values():
             asyncio.run(_wait_ready(server.url, _body(args, random.Random(0), "", max_tokens=1), args.key))
-        rows = []
-        for clients in [int(part) for part in args.clients.split(",")]:
-            for server in servers:
-                print(f"{clients} clients on {server.url} ...", file=sys.stderr, flush=True)
-                rows.append(asyncio.run(_load(args, server, clients)))
+        for round_ in range(args.rounds):
+            for clients in [int(part) for part in args.clients.split(",")]:
+                for name, server in servers.items():
+                    print(f"round {round_ + 1}: {clients} clients on {name} ...", file=sys.stderr, flush=True)
+                    figures = asyncio.run(_load(args, server, clients, round_))
+                    found.setdefault((clients, name), []).append(figures)
     print(header())
-    print(table(COLUMNS, rows))
-    return 1 if any(row[-1] for row in rows) else 0
+    print(table(COLUMNS, [_row(found, clients, name, next(iter(servers))) for clients, name in found]))
+    if args.json:
+        results = [{"clients": c, "server": n, "rounds": rounds} for (c, n), rounds in found.items()]
+        Path(args.json).write_text(json.dumps({"header": header(), "figures": FIGURES, "results": results}, indent=1))
+    return 1 if any(figures[ERRORS] for rounds in found.values() for figures in rounds) else 0
+
+
+def _row(
+    found: dict[tuple[int, str], list[tuple[Any, ...]]], clients: int, name: str, first: str
+) -> tuple[object, ...]:
+    """Medians of a server's rounds, and what they are of the first server's."""
+    mine, theirs = found[clients, name], found[clients, first]
+    figures = [None if None in column else statistics.median(column) for column in zip(*mine, strict=True)]
+    if name == first:
+        return (name, clients, *figures, None, None, None)
+    base = [None if None in column else statistics.median(column) for column in zip(*theirs, strict=True)]
+    ratios = [m[TOKENS_PER_S] / t[TOKENS_PER_S] for m, t in zip(mine, theirs, strict=True) if t[TOKENS_PER_S]]
+    spread = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else None
+    return (name, clients, *figures, _ratio(figures, base, TOKENS_PER_S), spread, _ratio(figures, base, TTFT))
+
+
+def _ratio(figures: list[Any], base: list[Any], index: int) -> float | None:
+    return figures[index] / base[index] if figures[index] and base[index] else None
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", action="append", default=[], help="server to load; none: start one here")
+    parser.add_argument("--url", action="append", default=[], help="[NAME=]URL of a server to load; none: start one")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--chat", action="store_true", help="chat instead of plain completions")
     parser.add_argument("--serve", default="", help="more arguments of the server that is started here")
@@ -73,20 +100,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shared-tokens", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", default="", help="write every round's figures to this file")
     return parser.parse_args()
 
 
 @contextlib.contextmanager
-def _servers(args: argparse.Namespace) -> Iterator[list[Server]]:
+def _servers(args: argparse.Namespace) -> Iterator[dict[str, Server]]:
+    """Name -> server."""
     if args.url:
-        yield [Server(url) for url in args.url]
+        named = [text.partition("=") if "=" in text else (text, "", text) for text in args.url]
+        yield {name: Server(url) for name, _, url in named}
         return
     with tempfile.NamedTemporaryFile("w", suffix=".json") as script:
         scripted = ["--script", script.name] if args.model == "scripted" else []
         json.dump({"step_ms": args.step_ms}, script)
         script.flush()
         with served(args.model, *scripted, *shlex.split(args.serve)) as server:
-            yield [server]
+            yield {"sixfold": server}
 
 
 async def _wait_ready(url: str, body: dict[str, Any], key: str) -> None:
@@ -116,8 +147,9 @@ def _digits(rng: random.Random, n_tokens: int) -> str:
     return " ".join(str(rng.randrange(10)) for _ in range(n_tokens // 2))
 
 
-async def _load(args: argparse.Namespace, server: Server, clients: int) -> tuple[Any, ...]:
-    rng = random.Random(f"{args.seed} {clients}")
+async def _load(args: argparse.Namespace, server: Server, clients: int, round_: int) -> tuple[Any, ...]:
+    """One closed loop: a value for each of `FIGURES`."""
+    rng = random.Random(f"{args.seed} {clients} {round_}")  # no round finds another's prompts in a cache
     shared = _digits(rng, args.shared_tokens)
     n_requests = args.requests or max(4, 2 * clients)
     bodies = [_body(args, rng, shared, args.max_tokens) for _ in range(n_requests)]
@@ -138,8 +170,6 @@ async def _load(args: argparse.Namespace, server: Server, clients: int) -> tuple
     itl_ms = sorted(1e3 * answer.itl_s for answer in good)
     n_tokens = sum(answer.n_tokens for answer in good)
     return (
-        server.url,
-        clients,
         n_tokens / wall_s,
         len(good) / wall_s,
         _percentile(ttft_ms, 0.5),

@@ -1,6 +1,6 @@
 """Time from the start of `sixfold serve` to the first token of a request, the model being in the cache.
 
-    python benchmarks/startup.py [--model smollm2] [--rounds 5]
+    python benchmarks/startup.py [--model smollm2] [--rounds 5] [--json result.json]
 
 The request is sent from the first moment on, again and again, until the server takes it: so the figure holds
 everything that a user would wait for.
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 from report import header, table
 from serving import STARTED_S, served, stream
@@ -24,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", default="", help="write every round's seconds to this file")
     args = parser.parse_args()
     body = {"model": args.model, "prompt": "One, two,", "max_tokens": 4, "temperature": 0, "stream": True}
     seconds = []
@@ -34,6 +37,8 @@ def main() -> int:
     print(header())
     row = (min(seconds), statistics.median(seconds), max(seconds))
     print(table(("seconds to the first token: best", "median", "worst"), [row]))
+    if args.json:
+        Path(args.json).write_text(json.dumps({"header": header(), "model": args.model, "seconds": seconds}, indent=1))
     return 0
 
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "pack.h"
 #include "pool.h"
 #include "program.h"
+#include "rows_bindings.h"
 #include "sample_bindings.h"
 #include "text_bindings.h"
 #include "thread_pool.h"
@@ -177,40 +179,87 @@ std::shared_ptr<RopeTable> rope_table(const Array<float, 2>& cos, const Array<fl
                          rope_style(style));
 }
 
-void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Array<int32_t, 1>& positions,
-                 const Array<int32_t, 1>& row_of_token, const Array<int32_t, 1>& slot_of_row,
-                 const nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>& block_tables,
-                 const Array<int32_t, 1>& logit_tokens, const Array<uint8_t, 1>& greedy, const Out<int32_t, 1>& out_ids,
-                 const Out<uint8_t, 1>& out_nan, const std::optional<Out<float, 2>>& logits) {
-  const size_t tokens = token_ids.size(), rows = logit_tokens.size();
-  if (positions.size() != tokens || row_of_token.size() != tokens)
-    throw std::invalid_argument("token_ids, positions and row_of_token differ in length");
-  if (greedy.size() != rows || out_ids.size() != rows || out_nan.size() != rows)
-    throw std::invalid_argument("logit_tokens, greedy, out_ids and out_nan differ in length");
+using BlockTables = nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>;
+using Logits = std::optional<Out<float, 2>>;
+
+// The parts of a step that come as tables: block tables, and the rows of logits to write.
+Step with_tables(const Program& program, const BlockTables& block_tables, const Logits& logits) {
   if (block_tables.shape(1) > 1 && block_tables.stride(1) != 1)
     throw std::invalid_argument("rows of block_tables must be contiguous");
   if (logits && logits->shape(0) > 0 && logits->shape(1) != static_cast<size_t>(program.vocab()))
     throw std::invalid_argument("logits must have one column per vocabulary entry");
   Step step{};
+  step.n_slots = static_cast<int>(block_tables.shape(0));
+  step.max_blocks = static_cast<int>(block_tables.shape(1));
+  step.block_tables = block_tables.data();
+  step.table_stride = block_tables.stride(0);
+  step.logits = logits ? logits->data() : nullptr;
+  step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
+  return step;
+}
+
+void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Array<int32_t, 1>& positions,
+                 const Array<int32_t, 1>& row_of_token, const Array<int32_t, 1>& slot_of_row,
+                 const BlockTables& block_tables, const Array<int32_t, 1>& logit_tokens,
+                 const Array<uint8_t, 1>& greedy, const Out<int32_t, 1>& out_ids, const Out<uint8_t, 1>& out_nan,
+                 const Logits& logits) {
+  const size_t tokens = token_ids.size(), rows = logit_tokens.size();
+  if (positions.size() != tokens || row_of_token.size() != tokens)
+    throw std::invalid_argument("token_ids, positions and row_of_token differ in length");
+  if (greedy.size() != rows || out_ids.size() != rows || out_nan.size() != rows)
+    throw std::invalid_argument("logit_tokens, greedy, out_ids and out_nan differ in length");
+  Step step = with_tables(program, block_tables, logits);
   step.n_tokens = static_cast<int>(std::min<size_t>(tokens, 1 << 20));
   step.token_ids = token_ids.data();
   step.positions = positions.data();
   step.row_of_token = row_of_token.data();
   step.n_rows = static_cast<int>(slot_of_row.size());
   step.slot_of_row = slot_of_row.data();
-  step.n_slots = static_cast<int>(block_tables.shape(0));
-  step.max_blocks = static_cast<int>(block_tables.shape(1));
-  step.block_tables = block_tables.data();
-  step.table_stride = block_tables.stride(0);
   step.n_logits = static_cast<int>(std::min<size_t>(rows, 1 << 20));
   step.logit_tokens = logit_tokens.data();
   step.greedy = greedy.data();
   step.out_ids = out_ids.data();
   step.out_nan = out_nan.data();
-  step.logits = logits ? logits->data() : nullptr;
-  step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
   const nb::gil_scoped_release release;
   program.run(step);
+}
+
+void run_rows(Program& program, const rows_bindings::Columns& columns, const rows_bindings::Table& state,
+              const rows_bindings::Table& tokens, const BlockTables& block_tables,
+              const Array<uint8_t, 1>& needs_logits, const Array<int32_t, 1>& scored, const Out<int32_t, 1>& out_ids,
+              const Out<int32_t, 1>& out_nan, const Logits& logits) {
+  const StepRows rows = rows_bindings::rows_of(columns);
+  const SlotTable slots = rows_bindings::slots_of(state, tokens);
+  const auto n = static_cast<size_t>(rows.n);
+  if (out_ids.size() != n || out_nan.size() != n) throw std::invalid_argument("out_ids and out_nan must be [rows]");
+  if (needs_logits.size() != static_cast<size_t>(slots.n)) throw std::invalid_argument("needs_logits must be [slots]");
+  Step step = with_tables(program, block_tables, logits);
+  thread_local SpreadRows spread;  // keeps its memory from step to step
+  thread_local std::vector<int32_t> ids;
+  thread_local std::vector<uint8_t> nan;
+  const nb::gil_scoped_release release;
+  spread.spread(rows, slots, needs_logits.data(), scored.data(),
+                static_cast<int>(std::min<size_t>(scored.size(), 1 << 20)));
+  ids.resize(spread.logit_tokens.size()), nan.resize(spread.logit_tokens.size());
+  step.n_tokens = static_cast<int>(std::min<size_t>(spread.token_ids.size(), 1 << 20));
+  step.token_ids = spread.token_ids.data();
+  step.positions = spread.positions.data();
+  step.row_of_token = spread.row_of_token.data();
+  step.n_rows = rows.n;
+  step.slot_of_row = rows.slots;
+  step.n_logits = static_cast<int>(spread.logit_tokens.size());
+  step.logit_tokens = spread.logit_tokens.data();
+  step.greedy = spread.greedy.data();
+  step.out_ids = ids.data();
+  step.out_nan = nan.data();
+  program.run(step);
+  std::fill_n(out_ids.data(), n, -1);
+  std::fill_n(out_nan.data(), n, 0);
+  for (size_t i = 0; i < ids.size(); i++) {
+    if (spread.logit_rows[i] < 0) continue;
+    out_ids.data()[spread.logit_rows[i]] = ids[i];
+    out_nan.data()[spread.logit_rows[i]] = nan[i];
+  }
 }
 
 nb::ndarray<nb::numpy, float> residual(const Program& program, int n) {
@@ -380,7 +429,13 @@ NB_MODULE(_native, m) {
            nb::arg("row_of_token").noconvert(), nb::arg("slot_of_row").noconvert(), nb::arg("block_tables").noconvert(),
            nb::arg("logit_tokens").noconvert(), nb::arg("greedy").noconvert(), nb::arg("out_ids").noconvert(),
            nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none())
+      .def("run_rows", &run_rows, nb::arg("columns").noconvert(), nb::arg("state").noconvert(),
+           nb::arg("tokens").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("needs_logits").noconvert(),
+           nb::arg("scored").noconvert(), nb::arg("out_ids").noconvert(), nb::arg("out_nan").noconvert(),
+           nb::arg("logits").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
+
+  rows_bindings::bind_rows(m);
 
   bind_sampler(m, default_build.sampler);
   text_bindings::bind_text(m);

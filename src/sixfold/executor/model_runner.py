@@ -21,7 +21,7 @@ from sixfold.executor.native import kernels, models
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
-from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, SlotAdmit, TokenLogprobs, WorkerFacts
+from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, WorkerFacts
 from sixfold.model_file import open_model
 from sixfold.sampler import Sampler
 from sixfold.sampler.kernels import find_native
@@ -29,6 +29,9 @@ from sixfold.sampler.kernels import find_native
 __all__ = ["NativeBackend"]
 
 Indices = npt.NDArray[np.intp]
+
+NO_ROWS = np.zeros(0, np.intp)
+NO_TOKENS = np.zeros(0, np.int32)
 
 
 class NativeBackend:
@@ -44,6 +47,9 @@ class NativeBackend:
         self._prompt_logprobs: dict[int, int] = {}
         self._logits = np.empty((max_slots, model.vocab), np.float32)
         self._absent = np.array(model.config.absent_ids, np.intp)
+        self._head_is_wider = len(self._absent) > 0
+        """The program's argmax knows no absent ids: every row that samples is drawn."""
+        self._all_slots = np.ones(max_slots, np.uint8)
         self.facts = WorkerFacts(
             os.getpid(),
             config.cache.num_kv_blocks,
@@ -87,39 +93,30 @@ class NativeBackend:
         self._kv.copy_blocks(np.ascontiguousarray(copies))
 
     def run(self, step: StepArrays, slots: Slots) -> Drawn:
-        rows = np.arange(step.n_rows, dtype=np.int32)
-        ends = np.cumsum(step.counts, dtype=np.int32)
-        row_of_token = np.repeat(rows, step.counts)
-        n_tokens = len(row_of_token)
-        positions = np.arange(n_tokens, dtype=np.int32) + (step.starts + step.counts - ends)[row_of_token]
-        token_ids = slots.tokens[step.slots[row_of_token], positions]
-
-        sampled = np.flatnonzero(step.flags & SAMPLE)
-        scored = self._scored_tokens(step, slots, row_of_token, positions)
-        wants_logits = self._sampler.rows_need_logits(step.slots[sampled])
-        if len(self._absent):
-            wants_logits[:] = True  # the program's argmax knows no forbidden ids
-        greedy = np.concatenate([~wants_logits, np.zeros(len(scored), np.bool_)]).astype(np.uint8)
-        out_ids = np.empty(len(greedy), np.int32)
-        out_nan = np.empty(len(greedy), np.uint8)
-        logits = self._logit_rows(len(greedy) - int(greedy.sum()))
-        self._program.run(
-            token_ids,
-            positions,
-            row_of_token,
-            np.ascontiguousarray(step.slots),
+        scored = self._scored_tokens(step, slots)
+        n_scored = sum(len(tokens) for tokens in scored.values())
+        # Between two steps the caches are cold: an array operation that can be left out is 10 us of a step's 3000.
+        drawing = self._drawing(step) if self._sampler.any_logits_needed or self._head_is_wider else NO_ROWS
+        logits = self._logit_rows(len(drawing) + n_scored)
+        drawn = Drawn(np.empty(step.n_rows, np.int32), np.empty(step.n_rows, np.int32))
+        self._program.run_rows(
+            step.columns,
+            slots.state,
+            slots.tokens,
             slots.block_table,
-            np.concatenate([ends[sampled] - 1, scored]).astype(np.int32),
-            greedy,
-            out_ids,
-            out_nan,
+            self._sampler.logits_needed if not self._head_is_wider else self._all_slots,
+            np.concatenate(list(scored.values())) if scored else NO_TOKENS,
+            drawn.token_ids,
+            drawn.status,
             logits,
         )
-        logits[:, self._absent] = -np.inf
-        drawn = Drawn(np.full(step.n_rows, -1, np.int32), np.zeros(step.n_rows, np.int32))
-        self._draw(step, sampled, np.flatnonzero(wants_logits), out_ids, out_nan, logits, drawn)
-        if len(scored):
-            self._score(step, slots, row_of_token, positions, scored, logits, drawn)
+        if self._head_is_wider:
+            logits[:, self._absent] = -np.inf
+        if len(drawing):
+            self._draw(step, drawing, logits[: len(drawing)], drawn)
+        self._sampler.observe(step.slots, drawn.token_ids)
+        if scored:
+            self._score(step, slots, scored, logits[len(drawing) :], drawn)
         return drawn
 
     def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:
@@ -162,61 +159,48 @@ class NativeBackend:
         tokens of a large vocabulary, which are not kept."""
         return self._logits[:n] if n <= len(self._logits) else np.empty((n, self._logits.shape[1]), np.float32)
 
-    def _scored_tokens(self, step: StepArrays, slots: Slots, row_of_token: Int32, positions: Int32) -> Indices:
-        """Tokens whose successor is a prompt token that is to be scored."""
+    def _drawing(self, step: StepArrays) -> Indices:
+        """Rows with SAMPLE that the sampler draws for; the others have the program's argmax."""
+        sampled = (step.flags & SAMPLE) != 0
+        if not self._head_is_wider:
+            sampled &= self._sampler.logits_needed[step.slots] != 0
+        return np.flatnonzero(sampled)
+
+    def _scored_tokens(self, step: StepArrays, slots: Slots) -> dict[int, Int32]:
+        """Row -> its tokens, as indices into the step's, whose successor is a prompt token that is to be scored."""
         if not self._prompt_logprobs:
-            return np.zeros(0, np.intp)
-        scores = (step.flags & PROMPT_LOGPROBS) != 0
-        return np.flatnonzero(scores[row_of_token] & (positions + 1 < slots.n_prompt[step.slots][row_of_token]))
+            return {}
+        scored: dict[int, Int32] = {}
+        ends = np.cumsum(step.counts)
+        for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS).tolist():
+            count = int(step.counts[row])
+            n = min(count, int(slots.n_prompt[step.slots[row]]) - 1 - int(step.starts[row]))
+            first = int(ends[row]) - count
+            scored[row] = np.arange(first, first + max(0, n), dtype=np.int32)
+        return scored
 
-    def _draw(
-        self,
-        step: StepArrays,
-        sampled: Indices,
-        drawing: Indices,
-        out_ids: Int32,
-        out_nan: npt.NDArray[np.uint8],
-        logits: npt.NDArray[np.float32],
-        drawn: Drawn,
-    ) -> None:
-        """Tokens of the rows with SAMPLE: the program's argmax for greedy ones, the sampler's draw for the rest.
-
-        Args:
-            drawing: indices into `sampled` whose logits were written, in the order of the logits.
-        """
-        if not len(sampled):
-            return
-        slots = step.slots[sampled]
-        ids = out_ids[: len(sampled)]
-        status = np.where(out_nan[: len(sampled)] != 0, RowStatus.NAN_LOGITS, RowStatus.OK)
-        if len(drawing):
-            draws = self._sampler.sample(
-                slots[drawing], logits[: len(drawing)], (step.starts + step.counts)[sampled[drawing]]
-            )
-            ids[drawing], status[drawing] = draws.token_ids, draws.status
-            drawn.logprobs = {int(sampled[drawing[i]]): entry for i, entry in draws.logprobs.items()}
-        self._sampler.observe(slots, ids)
-        drawn.token_ids[sampled] = ids
-        drawn.status[sampled] = status
+    def _draw(self, step: StepArrays, rows: Indices, logits: npt.NDArray[np.float32], drawn: Drawn) -> None:
+        """The sampler's tokens of `rows`, in the order of the logits."""
+        positions = (step.starts + step.counts)[rows]
+        draws = self._sampler.sample(step.slots[rows], logits, positions)
+        drawn.token_ids[rows], drawn.status[rows] = draws.token_ids, draws.status
+        drawn.logprobs = {int(rows[i]): entry for i, entry in draws.logprobs.items()}
 
     def _score(
         self,
         step: StepArrays,
         slots: Slots,
-        row_of_token: Int32,
-        positions: Int32,
-        scored: Indices,
+        scored: dict[int, Int32],
         logits: npt.NDArray[np.float32],
         drawn: Drawn,
     ) -> None:
-        """Log-probabilities of the prompt tokens that follow the scored ones; their logits are the last rows."""
-        logits = logits[len(logits) - len(scored) :]
-        for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS):
-            slot = int(step.slots[row])
-            mine = np.flatnonzero(row_of_token[scored] == row)
-            targets = slots.tokens[slot, positions[scored[mine]] + 1]
-            entries: list[TokenLogprobs] = []
-            if len(mine):
-                rows = logits[mine[0] : mine[-1] + 1]
-                entries = self._sampler.score(rows, targets, self._prompt_logprobs[slot])
-            drawn.prompt_logprobs[int(row)] = entries
+        """Log-probabilities of the prompt tokens that follow the scored ones."""
+        at = 0
+        for row, tokens in scored.items():
+            slot, first = int(step.slots[row]), int(step.starts[row]) + 1
+            targets = slots.tokens[slot, first : first + len(tokens)]
+            rows = logits[at : at + len(tokens)]
+            at += len(tokens)
+            drawn.prompt_logprobs[row] = (
+                self._sampler.score(rows, targets, self._prompt_logprobs[slot]) if len(tokens) else []
+            )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sixfold import _native
 from sixfold.config import BLOCK_SIZE
 from sixfold.errors import ProtocolError
 from sixfold.executor.step_arrays import Int32, StepArrays
@@ -21,18 +22,26 @@ from sixfold.messages import SlotAdmit
 __all__ = ["Slots"]
 
 
+_OTHER_LIFE, _BEYOND_TOKENS = 2, 3
+"""Answers of `_native.check_rows`; 0: every row fits. native/kernels/step_rows.h"""
+
+
 class Slots:
-    """Token and block tables of all slots."""
+    """Token and block tables of all slots.
+
+    Attributes:
+        state: [3, max_slots] generations, incarnations and lengths, as the native code takes them.
+    """
 
     def __init__(self, max_slots: int, max_len: int) -> None:
         self.max_len = max_len
         max_blocks = -(-max_len // BLOCK_SIZE)
         self.tokens: Int32 = np.zeros((max_slots, max_len + 1), np.int32)
-        self.lengths: Int32 = np.zeros(max_slots, np.int32)
         self.n_prompt: Int32 = np.zeros(max_slots, np.int32)
         self.block_table: Int32 = np.zeros((max_slots, max_blocks), np.int32)
-        self._generation: Int32 = np.full(max_slots, -1, np.int32)
-        self._incarnation: Int32 = np.full(max_slots, -1, np.int32)
+        self.state: Int32 = np.full((3, max_slots), -1, np.int32)
+        self._generation, self._incarnation, self.lengths = self.state
+        self.lengths[:] = 0
 
     def admit(self, admit: SlotAdmit) -> None:
         """Raises: ProtocolError: the tokens do not fit the slot."""
@@ -50,6 +59,8 @@ class Slots:
 
     def apply_table(self, step: StepArrays) -> None:
         """Write the step's block-table entries."""
+        if not len(step.table_blocks):
+            return
         at = 0
         for i in np.flatnonzero(step.table_counts):
             n, start = int(step.table_counts[i]), int(step.table_starts[i])
@@ -62,16 +73,14 @@ class Slots:
         Raises:
             ProtocolError: a row of another life of its slot, or beyond its tokens.
         """
-        slots = step.slots
-        if not (
-            np.array_equal(self._generation[slots], step.generations)
-            and np.array_equal(self._incarnation[slots], step.incarnations)
-        ):
-            raise ProtocolError(f"step {step.step_id} has a row for another life of its slot")
-        if np.any(step.starts + step.counts > self.lengths[slots]) or np.any(step.counts < 1):
+        fault = _native.check_rows(step.columns, self.state, self.tokens)
+        if fault == _BEYOND_TOKENS:
             raise ProtocolError(f"step {step.step_id} has a row beyond its slot's tokens")
+        if fault:
+            what = "for another life of its slot" if fault == _OTHER_LIFE else "of a slot that there is not"
+            raise ProtocolError(f"step {step.step_id} has a row {what}")
 
-    def append(self, slots: Int32, ids: Int32) -> None:
-        """Add one drawn token to each slot. Slots are distinct."""
-        self.tokens[slots, self.lengths[slots]] = ids
-        self.lengths[slots] += 1
+    def append_drawn(self, step: StepArrays, token_ids: Int32) -> None:
+        """Add the drawn tokens [rows] to the slots of the rows that sample. Where one is negative, its row failed; it
+        gets token 0: the next step may already hold a row for it, whose result the engine drops."""
+        _native.append_drawn(step.columns, token_ids, self.state, self.tokens)

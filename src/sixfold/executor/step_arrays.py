@@ -22,6 +22,8 @@ class StepArrays:
 
     engine_epoch: int
     step_id: int
+    columns: Int32
+    """[8, rows] All columns, as `wire.py` orders them."""
     slots: Int32
     generations: Int32
     incarnations: Int32
@@ -47,6 +49,7 @@ class StepArrays:
             return cls(
                 engine_epoch=packed.engine_epoch,
                 step_id=packed.step_id,
+                columns=columns,
                 slots=slots,
                 generations=generations,
                 incarnations=incarnations,

@@ -15,7 +15,7 @@ import numpy as np
 from sixfold.errors import ProtocolError
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
-from sixfold.messages import SAMPLE, SlotAdmit, StepResult, TokenLogprobs, WorkerFacts
+from sixfold.messages import SlotAdmit, StepResult, TokenLogprobs, WorkerFacts
 
 __all__ = ["Backend", "Drawn", "Worker"]
 
@@ -84,10 +84,7 @@ class Worker:
 
         started = time.perf_counter()
         drawn = self._backend.run(step, self._slots) if step.n_rows else Drawn.nothing()
-        sampled = (step.flags & SAMPLE) != 0
-        # A failed row gets a token too: the next step may already hold a row for it, and that row's
-        # result is dropped by the engine, not here.
-        self._slots.append(step.slots[sampled], np.maximum(drawn.token_ids[sampled], 0))
+        self._slots.append_drawn(step, drawn.token_ids)
         return StepResult(
             engine_epoch=step.engine_epoch,
             step_id=step.step_id,

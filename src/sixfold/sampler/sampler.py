@@ -35,7 +35,7 @@ class Draws(NamedTuple):
 
 
 class _Slot:
-    """One choice's state. `n_generated` and the penalty counts advance in `Sampler.observe` alone."""
+    """One choice's state. `n_generated` and the penalty counts advance in `Sampler.observe`, of special slots alone."""
 
     __slots__ = ("adjustments", "n_generated", "n_logprobs", "n_prompt")
 
@@ -62,31 +62,29 @@ class Sampler:
         self._kernels: RowKernels = kernels or find_native() or NumpyKernels()
         self._slots: list[_Slot | None] = [None] * max_slots
         self._params: npt.NDArray[np.void] = np.zeros(max_slots, ROW_PARAMS)
+        self.logits_needed = np.zeros(max_slots, np.uint8)
+        """[max_slots] 0 where the slot's next token is the highest logit, and nobody needs the row of them."""
         self._random = np.zeros(max_slots, np.bool_)  # slot -> temperature above 0
         self._special = np.zeros(max_slots, np.bool_)  # slot -> needs work beside the draw: adjustments or logprobs
+        self._n_special = self._n_needing = 0
 
     def admit(self, slot: int, admit: SlotAdmit) -> None:
         """Start, resume or replay a choice in a slot; whatever the slot held is forgotten."""
         state = _Slot(admit)
         self._slots[slot] = state
         self._params[slot] = _row_params(admit.sampling, admit.choice)
-        self._random[slot] = admit.sampling.temperature != 0
-        self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+        special = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+        self._mark(slot, random=admit.sampling.temperature != 0, special=special)
 
     def free(self, slot: int) -> None:
         """Forget a slot; a free one stays free."""
         self._slots[slot] = None
-        self._random[slot] = self._special[slot] = False
+        self._mark(slot, random=False, special=False)
 
-    def needs_logits(self, slot: int) -> bool:
-        """Whether the next token of the slot needs the row of logits; False where its highest one is enough."""
-        return bool(self._random[slot] or self._special[slot])
-
-    def rows_need_logits(self, slots: Indices) -> npt.NDArray[np.bool_]:
-        """[n_rows] `needs_logits` of many slots at once."""
-        index = np.asarray(slots, np.intp)
-        needed: npt.NDArray[np.bool_] = self._random[index] | self._special[index]
-        return needed
+    @property
+    def any_logits_needed(self) -> bool:
+        """Whether `logits_needed` is set for any slot."""
+        return self._n_needing > 0
 
     def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
         """Draw one token for each row.
@@ -119,14 +117,16 @@ class Sampler:
 
     def observe(self, slots: Indices, token_ids: Indices) -> None:
         """Advance the slots by one drawn token each, greedy ones included. Rows with a negative id are skipped."""
+        if not self._n_special:
+            return  # what tokens change is kept for special slots alone, and none becomes special later
         for slot, token_id in zip(_ints(slots), _ints(token_ids), strict=True):
             state = self._slots[slot]
-            if state is None or token_id < 0:
+            if state is None or token_id < 0 or not self._special[slot]:
                 continue
             state.n_generated += 1
-            if self._special[slot]:
-                state.adjustments.observe(token_id)
-                self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+            state.adjustments.observe(token_id)
+            if state.n_logprobs is None and not state.adjustments.pending(state.n_generated):
+                self._mark(slot, random=bool(self._random[slot]), special=False)
 
     def score(self, logits: npt.NDArray[np.float32], targets: Indices, n_top: int) -> list[TokenLogprobs]:
         """Log-probabilities of given tokens under raw logits; for the prompt, and for drawn tokens.
@@ -160,6 +160,14 @@ class Sampler:
                 state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
             )
             assert self._special[slot] == expected, f"slot {slot}"
+            assert self.logits_needed[slot] == (self._special[slot] or self._random[slot]), f"slot {slot}"
+        assert self._n_special == self._special.sum() and self._n_needing == self.logits_needed.sum()
+
+    def _mark(self, slot: int, *, random: bool, special: bool) -> None:
+        needed = random or special
+        self._n_special += special - int(self._special[slot])
+        self._n_needing += needed - int(self.logits_needed[slot])
+        self._random[slot], self._special[slot], self.logits_needed[slot] = random, special, needed
 
     def _state(self, slot: int) -> _Slot:
         state = self._slots[slot]

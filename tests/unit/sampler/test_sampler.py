@@ -74,20 +74,19 @@ def best(kernels: RowKernels, logits: Logits, output: tuple[int, ...] = (), **sa
         ({"temperature": 0.5}, True),
     ],
 )
-def test_needs_logits(kernels: RowKernels, sampling: dict[str, Any], needed: bool) -> None:
+def test_logits_needed(kernels: RowKernels, sampling: dict[str, Any], needed: bool) -> None:
     sampler = sampler_of(kernels, admit(**sampling))
-    assert sampler.needs_logits(0) is needed
-    assert sampler.rows_need_logits([0, 0]).tolist() == [needed, needed]
+    assert bool(sampler.logits_needed[0]) is sampler.any_logits_needed is needed
     sampler.free(0)
     sampler.check()
-    assert sampler.needs_logits(0) is False
+    assert not sampler.any_logits_needed
 
 
-def test_needs_logits_ends_with_min_tokens(kernels: RowKernels) -> None:
+def test_logits_needed_ends_with_min_tokens(kernels: RowKernels) -> None:
     sampler = sampler_of(kernels, admit(temperature=0.0, min_tokens=2, stop_token_ids=(0,)))
     needed = []
     for _ in range(3):
-        needed.append(sampler.needs_logits(0))
+        needed.append(bool(sampler.logits_needed[0]))
         sampler.observe([0], [5])
         sampler.check()
     assert needed == [True, True, False]
@@ -263,7 +262,7 @@ def test_nothing_left_to_draw_fails_the_row(kernels: RowKernels) -> None:
 def test_observe_skips_failed_rows_and_free_slots(kernels: RowKernels) -> None:
     sampler = sampler_of(kernels, admit(temperature=0.0, min_tokens=1, stop_token_ids=(0,)))
     sampler.observe([0, 5], np.array([-1, 7], np.int32))
-    assert sampler.needs_logits(0)
+    assert sampler.logits_needed[0]
     sampler.check()
 
 
@@ -271,7 +270,7 @@ def test_sampling_a_free_slot_is_an_error(kernels: RowKernels) -> None:
     sampler = sampler_of(kernels, admit(logprobs=1))
     sampler.free(0)
     sampler.admit(1, admit(1))
-    assert not sampler.needs_logits(0)
+    assert not sampler.logits_needed[0]
     sampler.admit(0, admit(temperature=0.0))
     assert draw(sampler, falling()).token_ids.tolist() == [0]
 
