@@ -9,6 +9,9 @@ namespace {
 // Weight bytes of a product chunk that is worth handing out.
 constexpr int kChunkBytes = 24 << 10;
 
+// Tokens of a chunk from which their places in the cache are fetched before the product.
+constexpr int kFetchRows = 9;
+
 }  // namespace
 
 ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows) {
@@ -92,12 +95,31 @@ void Chunks::embed(void* arg, const void* o, int chunk, int) {
   for (int64_t i = int64_t{end - chunk * kEmbedRows} * self.hidden_; i > 0; i--) *x++ *= op.scale;
 }
 
+// Asks for the cache lines that a key or value head will write: with many sequences each token's lie elsewhere, and a
+// store waits for each.
+void Chunks::fetch_destination(const Program& self, const QkvArgs& a, const Part& p) {
+  const int head = p.tile * kLanes / a.head_dim - a.n_heads, kv_head = head % a.n_kv_heads;
+  if (head < 0 || p.n_rows < kFetchRows) return;
+  const size_t half = kv_half_bytes(a.kv), row = half / kBlockTokens * 2;  // values lie in pairs of tokens
+  int32_t last = -1;
+  for (int t = p.row; t < p.row + p.n_rows; t++) {
+    const int32_t id = self.write_blocks_[t];
+    if (id == last) continue;
+    last = id;
+    const uint8_t* block = kv_block(a.kv, a.layer, id, kv_head);
+    const bool keys = head < a.n_kv_heads;
+    const uint8_t* from = keys ? block : block + half + self.step_.positions[t] % kBlockTokens / 2 * row;
+    for (size_t i = 0; i < (keys ? half : row); i += 64) __builtin_prefetch(from + i, 1, 2);
+  }
+}
+
 void Chunks::qkv(void* arg, const void* o, int chunk, int thread) {
   Program& self = program(arg);
   const Program::Op& op = operation(o);
   const Part p = part_of(op, chunk, self.step_.n_tokens);
   const uint8_t* act = input_of(self, op, self.step_.n_tokens, thread);
   if (op.whole_norm) return product_into(self, op, p, act, self.wide_);
+  fetch_destination(self, op.qkv, p);
   product(self, op, p, thread, act);
   QkvArgs args = op.qkv;
   args.positions = self.step_.positions;

@@ -53,6 +53,7 @@ struct Chunks {
   static Part part_of(const Program::Op& op, int chunk, int rows) {
     return sixfold::part_of(*op.w, op.tiles_per_chunk, chunk, rows);
   }
+  static void fetch_destination(const Program& self, const QkvArgs& a, const Part& p);
   static float* product(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act);
   static void product_into(Program& self, const Program::Op& op, const Part& p, const uint8_t* act, float* rows);
   static void make_group(Program& self, const Program::Op& op, int begin, int n, uint8_t* group);
