@@ -6,7 +6,8 @@ complete. So `is_error()` is asked after everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,16 +65,24 @@ class Matcher:
 
 
 class MatcherFactory:
-    """Makes matchers for one vocabulary; the library's tables are built with the first."""
+    """Makes matchers for one vocabulary; vocabulary and the library's tables are made with the first.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    Args:
+        read: gives the vocabulary.
+    """
+
+    def __init__(self, read: Callable[[], Vocabulary]) -> None:
+        self._read = read
         self._tokenizer: Any = None
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        return self._read()
 
     def prepare(self) -> None:
         """Build the tables now."""
         if self._tokenizer is None:
-            self._tokenizer = make_tokenizer(self._vocabulary)
+            self._tokenizer = make_tokenizer(self.vocabulary)
 
     def __call__(self, grammar: str) -> Matcher:
         """Raises: GrammarError: it cannot be used."""
