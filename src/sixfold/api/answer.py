@@ -12,12 +12,15 @@ from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import Shown
+from sixfold.api.logprobs import PromptScores, Shown
 from sixfold.api.schemas import GenerationRequest
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.sampling_params import SamplingParams
 
 __all__ = ["AnswerFacts", "collect"]
+
+INLINE_SCORED = 4096
+"""More entries of prompts' log-probabilities are rendered beside the event loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,8 @@ class AnswerFacts:
     """None without `logprobs`."""
     end_ids: frozenset[int]
     token_ids: bool
+    scored: PromptScores | None
+    """None without `prompt_logprobs`."""
 
     @classmethod
     def of(cls, prefix: str, context: ApiContext, request: GenerationRequest, params: SamplingParams) -> AnswerFacts:
@@ -40,7 +45,12 @@ class AnswerFacts:
         tokenizer = context.client.tokenizer
         shown = None
         if params.logprobs is not None:
-            shown = Shown(tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
+            shown = Shown(
+                tokenizer,
+                skip_special=params.skip_special_tokens,
+                n_top=params.logprobs,
+                as_ids=bool(request.return_tokens_as_token_ids),
+            )
         return AnswerFacts(
             id=prefix + secrets.token_hex(16),
             created=int(time.time()),
@@ -50,6 +60,7 @@ class AnswerFacts:
             shown=shown,
             end_ids=tokenizer.end_ids,
             token_ids=bool(request.return_token_ids),
+            scored=None if request.prompt_logprobs is None else PromptScores(tokenizer, request.prompt_logprobs),
         )
 
     def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
@@ -74,10 +85,14 @@ async def collect(
     gone.add_done_callback(lambda _: generation.close())
     try:
         await generation.run(add)
+        if generation.n_scored > INLINE_SCORED:
+            body = await call.context.aside(document, generation)
+        else:
+            body = document(generation)
     except ClientGone:
         call.fault = "client_gone"
         return
     finally:
         generation.close()
         gone.cancel()
-    await call.respond(200, document(generation), headers=headers)
+    await call.respond(200, body, headers=headers)

@@ -13,7 +13,7 @@ from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
 from sixfold.api.logprobs import ChatLogprobs, ShownEntries
-from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
+from sixfold.api.params import Limits, deadline_s, execution_requests, sampling_params, text_options, wants_usage
 from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, unsupported, unsupported_part
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
@@ -35,11 +35,13 @@ async def create_chat_completion(call: Call) -> None:
         request, ignored = await read_request(call, ChatRequest)
         limits = _limits(request)
         params = sampling_params(request, limits, context.client.sampling_defaults)
+        call.label(request.request_id)
+        deadline = deadline_s(call, request)
         messages = template_messages(request.messages)
         context.check_model(request.model)
         context.check_room(params.n)
         prompt = await render_prompt(context, messages)
-        requests = execution_requests(context, request, params, limits, [prompt])
+        requests = execution_requests(context, request, params, limits, [prompt], deadline_s=deadline)
         generation = Generation(context, requests, text_options(params))
         answer = _Answer(**vars(AnswerFacts.of("chatcmpl-", context, request, params)), prompt=prompt)
         await generation.start()

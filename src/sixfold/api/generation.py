@@ -63,6 +63,12 @@ class Generation:
         self._error: Exception | None = None
         self._closed = False
         self._n_choices = len(requests) * requests[0].n
+        self.n_scored = sum(
+            len(request.prompt_token_ids) * (request.prompt_logprobs + 1) * request.n
+            for request in requests
+            if request.prompt_logprobs is not None
+        )
+        """Entries of the prompts' log-probabilities in the answer."""
         tokenizer = context.client.tokenizer
         self._processors = [
             OutputProcessor(
@@ -87,7 +93,9 @@ class Generation:
         """
         self._context.check_ready()  # it was, before the prompt was tokenized
         self._context.check_room(self._n_choices)
+        self._context.check_scored(self.n_scored)
         self._context.in_flight += self._n_choices
+        self._context.scored += self.n_scored
         self._context.generations.add(self)
         try:
             for request in self._requests:
@@ -131,6 +139,7 @@ class Generation:
             handle.abort()
         self._handles.clear()
         self._context.in_flight -= self._n_choices
+        self._context.scored -= self.n_scored
         self._context.generations.discard(self)
         self._timing.end(self._reasons())
 

@@ -2,7 +2,8 @@
 
     0  log-probabilities are those of the raw logits, before any of the following
     1  logit bias         added; -100 and below forbid the token
-    2  allowed tokens     everything outside the list is forbidden; so are stop tokens before `min_tokens`
+    2  allowed tokens     everything outside the list is forbidden; so are stop tokens before `min_tokens`, and the
+                          last token of a bad word behind its others
     3  penalties          repetition over prompt and output, then frequency and presence over the output
     4  temperature        0 ends here: the highest logit, ties to the lowest id
     5  top-k              the k highest, ties to the lowest id
