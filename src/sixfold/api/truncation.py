@@ -51,7 +51,7 @@ class Truncation:
         n_tokens = asked if asked != -1 else max_model_len - max(1, max_tokens or 0)
         if n_tokens < 1:
             raise InvalidRequest(
-                f"truncate_prompt_tokens: beside the answer, a context of {max_model_len} tokens has no room for a prompt",
+                f"truncate_prompt_tokens: the context, {max_model_len} tokens, has no room for a prompt",
                 param="truncate_prompt_tokens",
             )
         return cls(n_tokens, request.truncation_side != "right")
