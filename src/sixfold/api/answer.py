@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import PromptScores, Shown
+from sixfold.api.logprobs import PromptLogprobs, PromptScores, Shown
 from sixfold.api.schemas import GenerationRequest
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.sampling_params import SamplingParams
@@ -40,8 +42,15 @@ class AnswerFacts:
     """None without `prompt_logprobs`."""
 
     @classmethod
-    def of(cls, prefix: str, context: ApiContext, request: GenerationRequest, params: SamplingParams) -> AnswerFacts:
-        """Facts of a new answer, whose id begins with `prefix`."""
+    def of(
+        cls,
+        prefix: str,
+        context: ApiContext,
+        request: GenerationRequest,
+        params: SamplingParams,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> AnswerFacts:
+        """Facts of a new answer, whose id begins with `prefix`. `shown_ids`: see `TextOptions`."""
         tokenizer = context.client.tokenizer
         shown = None
         if params.logprobs is not None:
@@ -50,6 +59,7 @@ class AnswerFacts:
                 skip_special=params.skip_special_tokens,
                 n_top=params.logprobs,
                 as_ids=bool(request.return_tokens_as_token_ids),
+                shown_ids=shown_ids,
             )
         return AnswerFacts(
             id=prefix + secrets.token_hex(16),
@@ -62,6 +72,14 @@ class AnswerFacts:
             token_ids=bool(request.return_token_ids),
             scored=None if request.prompt_logprobs is None else PromptScores(tokenizer, request.prompt_logprobs),
         )
+
+    def prompt_logprobs(
+        self, generation: Generation, index: int, prompt: list[int]
+    ) -> PromptLogprobs | msgspec.UnsetType:
+        """`prompt_logprobs` of the call's prompt `index`, as far as asked for."""
+        if self.scored is None:
+            return msgspec.UNSET
+        return self.scored.render(prompt, generation.prompt_scores[index])
 
     def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
         """None where the model ended by itself."""

@@ -10,7 +10,7 @@ import msgspec
 
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
-from sixfold.api.context import ApiContext
+from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
 from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
@@ -33,9 +33,6 @@ from sixfold.messages import TokenLogprobs
 from sixfold.sampling_params import SamplingParams
 
 __all__ = ["create_completion"]
-
-LONG_TEXT_CHARS = 64 << 10
-"""Texts to be truncated may be of any length: from here on they wait for each other."""
 
 json = msgspec.json.encode
 
@@ -141,17 +138,6 @@ class _Answer(AnswerFacts):
     echo: list[str] | None
     """Per prompt, the text that goes before the answer; None without `echo`."""
 
-    def prompt_logprobs(self, choice: int, deltas: list[ChoiceDelta]) -> PromptLogprobs | msgspec.UnsetType:
-        """`prompt_logprobs` of a choice.
-
-        Args:
-            deltas: of the first choice of its prompt, which brings them.
-        """
-        if self.scored is None:
-            return msgspec.UNSET
-        scores = next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), [])
-        return self.scored.render(self.prompts[choice // self.n], scores)
-
 
 def _answer(
     context: ApiContext,
@@ -242,6 +228,9 @@ class _Choices:
         answer = self._answer
         logprobs = _Logprobs(answer)
         choices = [self._choice(deltas, logprobs) for deltas in self._deltas]
+        for choice in choices if answer.scored is not None else ():
+            prompt = choice.index // answer.n
+            choice.prompt_logprobs = answer.prompt_logprobs(generation, prompt, answer.prompts[prompt])
         return json(
             Completion(
                 answer.id,
@@ -270,7 +259,6 @@ class _Choices:
         if answer.token_ids:
             choice.token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
             choice.prompt_token_ids = answer.prompts[prompt]
-        choice.prompt_logprobs = answer.prompt_logprobs(last.index, self._deltas[prompt * answer.n])
         return choice
 
 

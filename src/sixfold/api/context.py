@@ -19,13 +19,16 @@ from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
 
-__all__ = ["MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
+__all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
 MAX_PREPARING = 256
 """Generation requests between their first byte and the engine's verdict: beyond it, 429."""
 
 MAX_SCORED = 1 << 20
 """Entries of prompts' log-probabilities in one answer."""
+
+LONG_TEXT_CHARS = 64 << 10
+"""Texts that will be truncated may be of any length: from here on they wait for each other (`aside`)."""
 
 SCORED_BUDGET = 4 * MAX_SCORED
 """The same in all that is in flight, about a hundred bytes each: beyond it, 429."""

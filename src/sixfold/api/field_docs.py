@@ -84,6 +84,8 @@ def _field(struct: type[msgspec.Struct], field: inspect.Field) -> FieldDoc:
 
 
 def _kind(struct: type[msgspec.Struct], name: str) -> str:
+    if name in getattr(struct, "OFFERED", ()):
+        return "understood"
     for owner in struct.__mro__:
         module = sys.modules.get(owner.__module__)
         if name in getattr(module, "INERT", ()):

@@ -121,11 +121,20 @@ class Shown:
         skip_special: control tokens are not.
         n_top: alternatives per token.
         as_ids: tokens are written `token_id:17`.
+        shown_ids: control tokens that are shown all the same.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, n_top: int, as_ids: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool,
+        n_top: int,
+        as_ids: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._bytes = tokenizer.token_bytes
-        self._hidden = tokenizer.control_ids if skip_special else frozenset()
+        self._hidden = tokenizer.control_ids - shown_ids if skip_special else frozenset()
         self.n_top = n_top
         self._as_ids = as_ids
 

@@ -12,12 +12,13 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from sixfold.api.errors import clip
 from sixfold.api.field_docs import says
+from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
 __all__ = [
@@ -58,11 +59,14 @@ INERT = frozenset(
         "user",
     }
 )
-"""Cannot change the answer (`parallel_tool_calls` since there are no tools)."""
+"""Cannot change the answer (`parallel_tool_calls` does in a chat with tools)."""
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": ([], ["text"]),
@@ -91,6 +95,9 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields that both endpoints have."""
+
+    OFFERED: ClassVar[frozenset[str]] = frozenset()
+    """Of `UNSUPPORTED` and `INERT`, what this endpoint offers."""
 
     model: Annotated[
         str | None, says("name of the served model, as `GET /v1/models` tells it; another is 404", "the served model")
@@ -196,6 +203,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class CompletionRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/completions`."""
 
+    OFFERED: ClassVar = frozenset({"echo"})
+
     prompt: Annotated[
         str | list[str | int | list[int]],
         says("a text, texts, token ids, or lists of them; up to 256 choices (prompts times `n`)"),
@@ -218,7 +227,7 @@ class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message. The fields below `tool_call_id` are those of an answer that a client sends back as it came."""
+    """One message. `refusal` to `function_call` are those of an answer that a client sends back as it came."""
 
     role: Annotated[str, says("`system`, `developer` (the same as `system`), `user`, `assistant`, `tool`")]
     content: Annotated[str | list[ContentPart] | None, says("a text, or parts of type `text`, joined by a newline")] = (
@@ -230,13 +239,37 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     annotations: Annotated[Any, says("only empty")] = None
     audio: Annotated[Any, says("only empty")] = None
     function_call: Annotated[Any, says("only empty")] = None
-    tool_calls: Annotated[Any, says("only empty")] = None
+    tool_calls: Annotated[list[CallInHistory] | None, says("of an assistant's message")] = None
+    reasoning_content: Annotated[str | None, says("what an assistant thought before it answered")] = None
+    reasoning: Annotated[str | None, says("the same by its newer name")] = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/chat/completions`."""
 
+    OFFERED: ClassVar = frozenset({"parallel_tool_calls", "tools", "tool_choice"})
+
     messages: Annotated[list[ChatMessage], says("1 to 4096 messages")]
+    tools: Annotated[list[ToolDefinition] | None, says("functions that the model may call")] = None
+    tool_choice: Annotated[
+        str | NamedTool | None, says("`auto`, `none`, `required`, or one function", "`auto` with tools, else `none`")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
+    add_generation_prompt: Annotated[
+        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
+    ] = None
+    continue_final_message: Annotated[
+        bool | None,
+        says(
+            "the answer goes on with the last message, an assistant's; not with `add_generation_prompt` true",
+            False,
+        ),
+    ] = None
+    add_special_tokens: Annotated[
+        bool | None, says("false: no BOS but the one that the chat template writes", True)
+    ] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    include_reasoning: Annotated[bool | None, says("reasoning is part of the answer", True)] = None
     max_completion_tokens: Annotated[
         int | None, says("OpenAI's newer name of `max_tokens`; both only with one value")
     ] = None
@@ -249,6 +282,9 @@ class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     reasoning_effort: Annotated[Any, says("how long a model thinks before it answers")] = None
     verbosity: Annotated[Any, says("how long an answer is")] = None
     web_search_options: Annotated[Any, says("there is no search")] = None
+    echo: Annotated[bool | None, says("no part of the chat is repeated in the answer")] = None
+    chat_template: Annotated[Any, says("a template comes with the model alone")] = None
+    documents: Annotated[Any, says("see `chat_template_kwargs`")] = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -296,7 +332,7 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises: InvalidRequest: a field asks for what this server does not offer; `param` names it."""
     for name in type(request).__struct_fields__:
         neutral = UNSUPPORTED.get(name)
-        if neutral is None:
+        if neutral is None or name in request.OFFERED:
             continue
         value = getattr(request, name)
         if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
