@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from sixfold.structured.check import limits
 from sixfold.structured.vocabulary import Vocabulary, make_tokenizer
 
 __all__ = ["GrammarError", "Matcher", "MatcherFactory"]
 
-Mask = npt.NDArray[np.int32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class GrammarError(Exception):
@@ -39,7 +38,7 @@ class Matcher:
         """The grammar is satisfied as it stands."""
         return bool(self._matcher.is_accepting())
 
-    def mask(self, out: Mask) -> None:
+    def mask(self, out: npt.NDArray[np.int32]) -> None:
         """Write which tokens may come next: bit i % 32 of word i // 32 for token i.
 
         Raises:
