@@ -31,12 +31,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Token id -> added to its logit; -100 and below forbid, +100 all but forces."""
     allowed_token_ids: tuple[int, ...] = ()
     """Empty means all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output never completes: the last token cannot be drawn behind the others."""
     logprobs: int | None = None
     """Number of alternatives to report beside the chosen token; None reports nothing."""
     min_tokens: int = 0
     """While fewer tokens than this were generated, the ids in `stop_token_ids` cannot be drawn."""
     stop_token_ids: tuple[int, ...] = ()
     """End-of-turn ids of the model (unless `ignore_eos`) and the caller's own: drawing one ends the choice."""
+    grammar: str = ""
+    """What the output must follow: a grammar text of `sixfold.structured`. Empty: nothing."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="add"):
