@@ -76,7 +76,7 @@ class PartedChoices:
     def document(self, generation: Generation) -> bytes:
         logprobs = AllLogprobs(self._answer)
         choices = [self._choice(deltas, logprobs) for deltas in self._deltas]
-        return self._answer.document(choices, generation.usage())
+        return self._answer.document(choices, generation)
 
     def _choice(self, deltas: list[PartedDelta], logprobs: AllLogprobs) -> PartedChoice:
         answer = self._answer
