@@ -14,6 +14,7 @@ import msgspec
 
 from sixfold.errors import InvalidRequest
 from sixfold.messages.request import Sampling
+from sixfold.structured.outputs import StructuredOutputs
 
 __all__ = [
     "MAX_ALLOWED_TOKEN_IDS",
@@ -74,6 +75,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
+    """What the output must follow (`StructuredOutputs(json=schema)`, `regex`, `choice`, `grammar`); compiled when a
+    request is made of it."""
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)

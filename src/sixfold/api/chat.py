@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
@@ -21,6 +23,7 @@ from sixfold.api.params import (
 )
 from sixfold.api.schemas import ChatRequest
 from sixfold.api.stream import stream
+from sixfold.api.structured_fields import request_grammar
 from sixfold.api.template_kwargs import check_template_kwargs
 from sixfold.api.tool_fields import tool_choice, tools_of
 from sixfold.api.truncation import Truncation
@@ -43,11 +46,14 @@ async def create_chat_completion(call: Call) -> None:
         conversation = _conversation(request)
         context.check_model(request.model)
         context.check_room(params.n)
+        conversation = replace(conversation, grammar=await request_grammar(context, request))
         prepared = await prepare(context, conversation)
         prompt = prepared.prompt_ids
         if truncation is not None:
             prompt = truncation.apply(prompt, context.client.tokenizer)
-        requests = execution_requests(context, request, params, limits, [prompt], deadline_s=deadline)
+        requests = execution_requests(
+            context, request, params, limits, [prompt], deadline_s=deadline, grammar=prepared.grammar
+        )
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         facts = AnswerFacts.of("chatcmpl-", context, request, params, prepared.shown_ids)
         answer = ChatAnswer(**vars(facts), prompt=prompt)

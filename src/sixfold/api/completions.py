@@ -25,6 +25,7 @@ from sixfold.api.params import (
 )
 from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
+from sixfold.api.structured_fields import request_grammar
 from sixfold.api.truncation import Truncation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
@@ -53,13 +54,14 @@ async def create_completion(call: Call) -> None:
             raise InvalidRequest(f"prompts times n is {n_choices}; at most {MAX_PROMPTS} are allowed", param="prompt")
         context.check_model(request.model)
         context.check_room(n_choices)
+        grammar = await request_grammar(context, request)
         add_bos = request.add_special_tokens is not False
         prompts = ids or await _tokenize(context, texts, add_bos=add_bos, any_length=truncation is not None)
         _check_prompts(context, prompts)
         if truncation is not None:
             whole, prompts = prompts, [truncation.apply(prompt, context.client.tokenizer) for prompt in prompts]
             texts = texts if prompts == whole else []
-        requests = execution_requests(context, request, params, limits, prompts, deadline_s=deadline)
+        requests = execution_requests(context, request, params, limits, prompts, deadline_s=deadline, grammar=grammar)
         generation = Generation(context, requests, text_options(params))
         answer = _answer(context, request, params, texts, prompts)
         await generation.start()

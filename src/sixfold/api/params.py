@@ -155,8 +155,12 @@ def execution_requests(
     prompts: list[list[int]],
     *,
     deadline_s: float | None = None,
+    grammar: str = "",
 ) -> list[GenerateRequest]:
     """One execution request per prompt.
+
+    Args:
+        grammar: what the answers must follow, checked.
 
     Raises:
         InvalidRequest: a token id does not exist, or no token may be drawn.
@@ -177,6 +181,7 @@ def execution_requests(
             deadline_s=deadline_s,
             script=script,
             bad_words=bad_words,
+            grammar=grammar,
         )
         for prompt in prompts
     ]

@@ -18,6 +18,7 @@ import msgspec
 
 from sixfold.api.errors import clip
 from sixfold.api.field_docs import says
+from sixfold.api.structured_fields import ResponseFormat, StructuredOutputsField
 from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
@@ -71,7 +72,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "modalities": ([], ["text"]),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -177,6 +177,12 @@ class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     ] = None
     priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
     cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
+    response_format: Annotated[
+        ResponseFormat | None, says("what the answer is: a text, a JSON object, JSON after a schema", "text")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputsField | None, says("what the answer must follow: a schema, an expression, a choice, a grammar")
+    ] = None
     return_token_ids: Annotated[bool | None, says("`token_ids` in every choice, and `prompt_token_ids`", False)] = None
     script: Annotated[
         list[str | int] | None, says("`--executor scripted` only: the tokens that come out; -1 fails there")
@@ -195,7 +201,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
         bool | None, says("no blanks are ever put between tokens: a text is its tokens' bytes")
     ] = None
     # unsupported
-    response_format: Annotated[Any, says("only type `text`")] = None
     tools: Annotated[Any, says("only an empty list")] = None
     tool_choice: Annotated[Any, says("only `none` and `auto`")] = None
 

@@ -9,6 +9,8 @@ import msgspec
 
 from sixfold.api.errors import clip
 from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
+from sixfold.api.structured_fields import JsonSchemaFormat, ResponseFormat, StructuredOutputsField
+from sixfold.api.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
 __all__ = ["field_name", "refusal", "unknown_field"]
@@ -19,7 +21,9 @@ MAX_SUGGESTED_CHARS = 64
 CLOSE = 0.75
 """Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
 
-OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")}
+OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")} | {
+    "schema": "json_schema"
+}
 """Other APIs' names that are too far from ours to be found by their letters."""
 
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
@@ -27,7 +31,9 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
-_WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
+_WHOLE_FIELDS = re.compile(
+    r"^(messages\[\d+\]\.content|logit_bias|metadata|response_format(?=\.json_schema\.schema))\b.*", re.DOTALL
+)
 
 _WORDS = {
     "int": "an integer",
@@ -43,6 +49,13 @@ _INSIDE: dict[str, type[msgspec.Struct]] = {
     "stream_options": StreamOptions,
     "messages": ChatMessage,
     "content": ContentPart,
+    "tools": ToolDefinition,
+    "function": FunctionDefinition,
+    "tool_calls": CallInHistory,
+    "tool_choice": NamedTool,
+    "response_format": ResponseFormat,
+    "json_schema": JsonSchemaFormat,
+    "structured_outputs": StructuredOutputsField,
 }
 """The last name of a path -> the objects found there."""
 
@@ -103,7 +116,8 @@ def _suggestion(kind: type, path: str, name: str) -> str:
         return ""
     names = re.findall(r"\.(\w+)", path)
     fields: tuple[str, ...] = getattr(_INSIDE.get(names[-1]) if names else kind, "__struct_fields__", ())
-    offered = [field for field in fields if field not in UNSUPPORTED and field not in INERT and field != "script"]
+    known = UNSUPPORTED.keys() - getattr(kind, "OFFERED", ())
+    offered = [field for field in fields if field not in known and field not in INERT and field != "script"]
     meant = OTHER_NAMES.get(name)
     if meant not in offered:
         meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)

@@ -15,6 +15,7 @@ import msgspec
 from sixfold.errors import ContextLengthExceeded, InvalidRequest
 from sixfold.messages import GenerateRequest, Sampling
 from sixfold.sampling_params import SamplingParams
+from sixfold.structured import check_grammar
 from sixfold.text import Tokenizer
 from sixfold.text.bad_words import bad_word_ids
 
@@ -54,12 +55,14 @@ def execution_request(
     deadline_s: float | None = None,
     script: tuple[int, ...] = (),
     bad_words: tuple[tuple[int, ...], ...] | None = None,
+    grammar: str = "",
 ) -> GenerateRequest:
     """Build the execution request for one prompt.
 
     Args:
         prompt_field, max_tokens_field: what the caller calls them, for error messages.
         bad_words: the tokens of `params.bad_words`, for who has them already; None finds them.
+        grammar: what the output must follow, checked; "": what `params.structured_outputs` asks for.
 
     Raises:
         InvalidRequest: an empty prompt, or a token id that the model does not have.
@@ -79,6 +82,12 @@ def execution_request(
     if bad_words is None:
         bad_words = bad_word_ids(params.bad_words, tokenizer)
     sampling = params.resolve(end_ids=tokenizer.end_ids, bad_words=bad_words, default_seed=model.default_seed)
+    if not grammar and params.structured_outputs is not None:
+        grammar = params.structured_outputs.grammar_text()
+        check_grammar(grammar, param="structured_outputs")
+    if grammar:
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
+        _check_it_can_end(sampling, params, tokenizer)
     if sampling.min_tokens > max_tokens:
         sampling = msgspec.structs.replace(sampling, min_tokens=max_tokens)
     if max_tokens:
@@ -104,6 +113,23 @@ def check_ids(ids: Collection[int], tokenizer: Tokenizer, field: str) -> None:
     if wrong is not None:
         reason = "stands for no token" if wrong in tokenizer.absent_ids else f"is not in [0, {tokenizer.n_vocab})"
         raise InvalidRequest(f"{field}: token id {wrong} {reason}", param=field)
+
+
+def _check_it_can_end(sampling: Sampling, params: SamplingParams, tokenizer: Tokenizer) -> None:
+    """An answer that follows a grammar ends with one of the model's end tokens: nothing else may follow it."""
+    if params.ignore_eos:
+        raise InvalidRequest(
+            "ignore_eos and structured output exclude each other: the answer ends where its structure ends",
+            param="ignore_eos",
+        )
+    if not tokenizer.end_ids:
+        raise InvalidRequest("this model has no end token, which structured output needs", param="structured_outputs")
+    if sampling.allowed_token_ids and not set(sampling.allowed_token_ids) & set(sampling.stop_token_ids):
+        raise InvalidRequest(
+            "allowed_token_ids holds no end token, which structured output needs", param="allowed_token_ids"
+        )
+    if all(sampling.logit_bias.get(i, 0) <= FORBIDDING_BIAS for i in sampling.stop_token_ids):
+        raise InvalidRequest("logit_bias forbids every end token, and structured output needs one", param="logit_bias")
 
 
 def _check_a_token_is_left(sampling: Sampling, tokenizer: Tokenizer) -> None:
