@@ -120,7 +120,7 @@ def document() -> bytes:
     """The document, rendered once."""
     requests = structs_of([op.request for op in OPERATIONS if op.request is not None])
     answers = [op.response for op in OPERATIONS if op.response is not None]
-    kinds = [*dict.fromkeys([*requests, *answers, PartedChoice, ErrorEnvelope])]
+    kinds: list[type[msgspec.Struct]] = list(dict.fromkeys([*requests, *answers, PartedChoice, ErrorEnvelope]))
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     refs = dict(zip(kinds, schemas, strict=True))  # types of one name in two modules have longer names there
     for struct in requests:
