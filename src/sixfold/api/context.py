@@ -30,8 +30,9 @@ MAX_SCORED = 1 << 20
 LONG_TEXT_CHARS = 64 << 10
 """Texts that will be truncated may be of any length: from here on they wait for each other (`aside`)."""
 
-SCORED_BUDGET = 4 * MAX_SCORED
-"""The same in all that is in flight, about a hundred bytes each: beyond it, 429."""
+SCORED_BUDGET = 3 * MAX_SCORED
+"""The same in all that is in flight: beyond it, 429. An entry takes about a hundred bytes here and up to 17 on its way
+from the engine, where all of them could meet in one frame (`transport.frames.MAX_FRAME_BYTES`)."""
 
 TEXT_THREADS = 2
 """For what is to be generated from. Templates hold the GIL and tokenization does not: one of each can proceed."""

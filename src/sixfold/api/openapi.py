@@ -14,6 +14,8 @@ import msgspec
 from sixfold import __version__
 from sixfold.api import admin
 from sixfold.api.call import Call
+from sixfold.api.chat_answer import ChatCompletion
+from sixfold.api.chat_parts import PartedChoice
 from sixfold.api.completions import Completion
 from sixfold.api.errors import STATUS_OF_CODE, TABLE, ErrorEnvelope
 from sixfold.api.field_docs import field_docs, structs_of
@@ -57,6 +59,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Answer a chat, whole or as a stream",
         ChatRequest,
         errors=POST_ERRORS,
+        response=ChatCompletion,
         examples={
             "chat": {"messages": _MESSAGES, "max_tokens": 64},
             "stream": {"messages": _MESSAGES, "stream": True, "stream_options": {"include_usage": True}},
@@ -115,16 +118,19 @@ async def openapi(call: Call) -> None:
 @functools.cache
 def document() -> bytes:
     """The document, rendered once."""
-    requests = [op.request for op in OPERATIONS if op.request is not None]
+    requests = structs_of([op.request for op in OPERATIONS if op.request is not None])
     answers = [op.response for op in OPERATIONS if op.response is not None]
-    _, components = msgspec.json.schema_components(
-        [*requests, *answers, ErrorEnvelope], ref_template="#/components/schemas/{name}"
-    )
-    for struct in structs_of(requests):
-        _describe_fields(components[struct.__name__], struct)
+    kinds: list[type[msgspec.Struct]] = list(dict.fromkeys([*requests, *answers, PartedChoice, ErrorEnvelope]))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    refs = dict(zip(kinds, schemas, strict=True))  # types of one name in two modules have longer names there
+    for struct in requests:
+        _describe_fields(components[refs[struct]["$ref"].rpartition("/")[2]], struct)
+    # A chat's choices are of two types, of which one has all that the other has.
+    components["ChatCompletion"]["properties"]["choices"]["items"] = refs[PartedChoice]
+    components.pop(msgspec.Struct.__name__, None)
     paths: dict[str, dict[str, Any]] = {}
     for op in OPERATIONS:
-        paths.setdefault(op.path, {})[op.method] = _operation(op)
+        paths.setdefault(op.path, {})[op.method] = _operation(op, refs)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -154,18 +160,18 @@ def _describe_fields(schema: dict[str, Any], struct: type[msgspec.Struct]) -> No
             field["description"] = f"{doc.kind}: {doc.description}"
 
 
-def _operation(op: Operation) -> dict[str, Any]:
-    answer = {} if op.response is None else {"schema": _ref(op.response)}
+def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]]) -> dict[str, Any]:
+    answer = {} if op.response is None else {"schema": refs[op.response]}
     answers: dict[str, Any] = {"200": {"description": "OK", "content": {op.answer: answer}}}
     if op.request is not None and "stream" in op.request.__struct_fields__:
         answers["200"]["content"]["text/event-stream"] = {}
-    error = {"application/json": {"schema": _ref(ErrorEnvelope)}}
+    error = {"application/json": {"schema": refs[ErrorEnvelope]}}
     for status in statuses(op)[1:]:
         answers[str(status)] = {"description": f"Error: {', '.join(_codes(status))}", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}
     parameters = [_header("X-Request-Id", "a label, echoed in the answer", {"type": "string"})]
     if op.request is not None:
-        content: dict[str, Any] = {"schema": _ref(op.request)}
+        content: dict[str, Any] = {"schema": refs[op.request]}
         if op.examples:
             content["examples"] = {name: {"value": value} for name, value in op.examples.items()}
         out["requestBody"] = {"required": True, "content": {"application/json": content}}
@@ -185,7 +191,3 @@ def _codes(status: int) -> list[str]:
 
 def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "header", "description": description, "schema": schema}
-
-
-def _ref(kind: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}

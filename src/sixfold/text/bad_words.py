@@ -25,17 +25,18 @@ def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int,
     if not words:
         return ()
     forms = [form for word in words for form in _forms(word)]
-    encoded = tokenizer.encode_batch([LINE_END, *forms], parse_control=True, add_bos=False)
+    encoded = tokenizer.encode_batch([LINE_END, *(text for text, _ in forms)], parse_control=True, add_bos=False)
     before, found = encoded[0], encoded[1:]
     out: dict[tuple[int, ...], None] = {}
-    for form, ids in zip(forms, found, strict=True):
-        if form.startswith(LINE_END) and ids[: len(before)] == before:
-            ids = ids[len(before) :]
+    for (_, behind_line), ids in zip(forms, found, strict=True):
+        if behind_line:
+            ids = ids[len(before) :] if ids[: len(before)] == before else []
         if ids:
             out[tuple(ids)] = None
     return tuple(out)
 
 
-def _forms(word: str) -> list[str]:
+def _forms(word: str) -> list[tuple[str, bool]]:
+    """Texts to encode, and whether each has a line's end in front that is no part of the word."""
     bare = word.lstrip()
-    return [word, " " + bare, LINE_END + bare] if bare else [word]
+    return [(word, False), (" " + bare, False), (LINE_END + bare, True)] if bare else [(word, False)]

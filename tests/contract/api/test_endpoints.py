@@ -139,8 +139,8 @@ def test_openapi_describes_every_route(target: Target) -> None:
     assert schemas["ChatRequest"]["additionalProperties"] is False
     assert schemas["ChatRequest"]["required"] == ["messages"]
     for op in OPERATIONS:
-        described = document["paths"][op.path][op.method]
-        assert {int(status) for status in described["responses"]} == set(statuses(op))
+        answers = document["paths"][op.path][op.method]["responses"]
+        assert {int(status) for status in answers} == set(statuses(op))
     temperature = schemas["ChatRequest"]["properties"]["temperature"]
     assert temperature["default"] == 1.0 and "greedy" in temperature["description"]
     refs = {word for word in json.dumps(document).split('"') if word.startswith("#/components/schemas/")}

@@ -66,7 +66,7 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
     head_s, body_s, idle_s = f"{config.header_timeout_s:g} s", f"{config.body_timeout_s:g} s", f"{guard.KEEP_ALIVE_S} s"
     for text in (
         f"{sampling_params.MAX_N}; prompts times n: {schemas.MAX_PROMPTS}",
-        f"| messages | {schemas.MAX_MESSAGES} |",
+        f"| messages | {schemas.MAX_MESSAGES}",
         f"{sampling_params.MAX_STOP} strings of 1 to {sampling_params.MAX_STOP_CHARS} characters",
         f"| `stop_token_ids` | {sampling_params.MAX_STOP_TOKEN_IDS} |",
         f"{sampling_params.MAX_LOGIT_BIAS} ids",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sixfold.api.completions import split_prompts
+from sixfold.api.context import SCORED_BUDGET
 from sixfold.api.decoding import decode
 from sixfold.api.params import Limits, sampling_params
 from sixfold.api.schemas import CompletionRequest
 from sixfold.api.type_fault import field_name
 from sixfold.errors import InvalidRequest
+from sixfold.messages import TokenLogprobs
+from sixfold.transport.frames import MAX_FRAME_BYTES
 
 LIMITS = Limits(
     max_tokens=5, max_tokens_field="max_tokens", prompt_field="prompt", logprobs=None, logprobs_field="logprobs"
@@ -70,3 +74,10 @@ def test_a_limit_is_named_as_the_caller_named_it() -> None:
         sampling_params(request, limits, {})
     assert caught.value.param == "max_completion_tokens"
     assert caught.value.message.startswith("max_completion_tokens must")
+
+
+def test_all_log_probabilities_of_prompts_in_flight_fit_into_one_frame() -> None:
+    entry = TokenLogprobs(-1.25, 2**31 - 1, [], [])
+    assert SCORED_BUDGET * len(msgspec.msgpack.encode(entry)) + (1 << 20) < MAX_FRAME_BYTES
+    wide = TokenLogprobs(-1.25, 2**31 - 1, [2**31 - 1] * 20, [-1.25] * 20)
+    assert len(msgspec.msgpack.encode(wide)) < 21 * len(msgspec.msgpack.encode(entry))

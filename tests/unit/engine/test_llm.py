@@ -91,6 +91,22 @@ def test_stop_strings_and_usage(tmp_path: Path) -> None:
         assert not llm.core.has_work
 
 
+def test_words_and_ids_that_are_forbidden(tmp_path: Path) -> None:
+    script = tmp_path / "s.json"
+    script.write_text('{"script": ["c", "a", "t", "!"]}')
+    with LLM("scripted", script=str(script)) as llm:
+        for params, text in (
+            (SamplingParams(temperature=0.0, max_tokens=4), "cat!"),
+            (SamplingParams(temperature=0.0, max_tokens=4, bad_words=("cat",)), "ca\0!"),
+            (SamplingParams(temperature=0.0, max_tokens=4, allowed_token_ids=(97, 98)), "aaaa"),
+        ):
+            assert llm.generate("p", params)[0].outputs[0].text == text
+        with pytest.raises(InvalidRequest, match="allowed_token_ids"):
+            llm.generate("p", SamplingParams(allowed_token_ids=(10**6,)))
+        with pytest.raises(InvalidRequest, match="forbid all"):
+            llm.generate("p", SamplingParams(allowed_token_ids=(97,), bad_words=("a",)))
+
+
 def test_a_failed_request_raises_and_leaves_nothing(tmp_path: Path) -> None:
     script = tmp_path / "s.json"
     script.write_text('{"script": ["x", -1]}')

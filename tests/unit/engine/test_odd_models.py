@@ -216,3 +216,19 @@ def test_a_norm_that_is_no_number_is_refused(tmp_path: Path) -> None:
 def test_numbers_that_do_not_fit_are_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"^odd\.gguf: "):
         load(save(tmp_path / "odd.gguf", **{key: value}))
+
+
+def test_O30_log_probabilities_of_a_prompt_depend_on_no_chunk_and_no_cache(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.gguf")
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, prompt_logprobs=3)
+    prompt = [3 + i % 20 for i in range(3 * 16 + 2)]
+    seen = []
+    for budget in (128, 7):
+        with load(path, max_num_batched_tokens=budget) as llm:
+            llm.generate(prompt, GREEDY)  # what it has read is in the cache now
+            for _ in range(2):
+                [output] = llm.generate(prompt, params)
+                assert output.prompt_logprobs is not None and len(output.prompt_logprobs) == len(prompt) - 1
+                assert output.cached_tokens == 0
+                seen.append(output.prompt_logprobs)
+    assert all(entries == seen[0] for entries in seen)

@@ -300,3 +300,59 @@ def test_read_only_logits_are_left_alone(kernels: RowKernels) -> None:
     sampler = sampler_of(kernels, admit(temperature=0.0, logit_bias={9: 50.0}))
     assert sampler.sample([0], logits, [3]).token_ids.tolist() == [9]
     assert logits[0, 9] == np.float32(-0.1) * 9
+
+
+# --- bad words --------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_word_of_one_token_is_never_drawn(kernels: RowKernels) -> None:
+    assert best(kernels, falling(), bad_words=((0,), (1,))) == 2
+    assert best(kernels, falling(), output=(5,), bad_words=((0,),)) == 1
+
+
+def test_a_bad_word_of_several_tokens_is_never_completed(kernels: RowKernels) -> None:
+    word = (7, 8, 0)
+    for output, expected in (
+        ((), 0),
+        ((7,), 0),
+        ((8,), 0),
+        ((7, 8), 1),
+        ((9, 7, 8), 1),
+        ((7, 8, 9), 0),
+        ((7, 9, 8), 0),
+        ((7, 7, 8), 1),
+    ):
+        assert best(kernels, falling(), output=output, bad_words=(word,)) == expected, output
+    both = best(kernels, falling(), output=(7, 8), bad_words=(word, (8, 1), (9, 8, 2), (2,)))
+    assert both == 3
+
+
+def test_the_prompt_begins_no_bad_word(kernels: RowKernels) -> None:
+    assert best(kernels, falling(), bad_words=((PROMPT[-1], 0),)) == 0
+
+
+def test_P2_bad_words_after_a_replay_are_those_of_the_first_run(kernels: RowKernels) -> None:
+    words = ((0, 1), (1, 0, 2), (2, 2), (0, 0, 0), (3,))
+    sampling: dict[str, Any] = {"temperature": 1.0, "bad_words": words, "seed": 4}
+    sampler = sampler_of(kernels, admit(**sampling))
+    logits = np.zeros((1, N_VOCAB), np.float32)
+    logits[0, 4:] = -30  # nearly always one of the first four
+    drawn: list[int] = []
+    for n in range(60):
+        token = int(draw(sampler, logits, n).token_ids[0])
+        sampler.observe([0], [token])
+        sampler.check()
+        drawn.append(token)
+    for word in words:
+        assert not any(tuple(drawn[i : i + len(word)]) == word for i in range(len(drawn)))
+    for n in range(0, 60, 7):
+        again = sampler_of(kernels, admit(output=tuple(drawn[:n]), **sampling))
+        assert int(draw(again, logits, n).token_ids[0]) == drawn[n]
+
+
+def test_O29_no_infinity_leaves_the_sampler(kernels: RowKernels) -> None:
+    logits = np.full((1, N_VOCAB), -np.inf, np.float32)
+    logits[0, 5] = 0.0
+    [entry] = sampler_of(kernels).score(logits, [6], 3)
+    assert (entry.logprob, entry.top_ids[0], entry.top_logprobs[0]) == (-9999.0, 5, 0.0)
+    assert entry.top_logprobs[1:] == [-9999.0, -9999.0]
