@@ -181,7 +181,8 @@ void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Arr
                  const Array<int32_t, 1>& row_of_token, const Array<int32_t, 1>& slot_of_row,
                  const nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>& block_tables,
                  const Array<int32_t, 1>& logit_tokens, const Array<uint8_t, 1>& greedy, const Out<int32_t, 1>& out_ids,
-                 const Out<uint8_t, 1>& out_nan, const std::optional<Out<float, 2>>& logits) {
+                 const Out<uint8_t, 1>& out_nan, const std::optional<Out<float, 2>>& logits,
+                 const std::optional<Array<int32_t, 1>>& hidden_tokens, const std::optional<Out<float, 2>>& hidden) {
   const size_t tokens = token_ids.size(), rows = logit_tokens.size();
   if (positions.size() != tokens || row_of_token.size() != tokens)
     throw std::invalid_argument("token_ids, positions and row_of_token differ in length");
@@ -191,6 +192,12 @@ void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Arr
     throw std::invalid_argument("rows of block_tables must be contiguous");
   if (logits && logits->shape(0) > 0 && logits->shape(1) != static_cast<size_t>(program.vocab()))
     throw std::invalid_argument("logits must have one column per vocabulary entry");
+  const size_t n_hidden = hidden_tokens ? hidden_tokens->size() : 0;
+  if (n_hidden > tokens) throw std::invalid_argument("more hidden states wanted than the step has tokens");
+  if ((hidden ? hidden->shape(0) : 0) != n_hidden)
+    throw std::invalid_argument("hidden_tokens and hidden differ in length");
+  if (n_hidden && hidden->shape(1) != static_cast<size_t>(program.hidden()))
+    throw std::invalid_argument("hidden must have one column per value of a hidden state");
   Step step{};
   step.n_tokens = static_cast<int>(std::min<size_t>(tokens, 1 << 20));
   step.token_ids = token_ids.data();
@@ -209,6 +216,9 @@ void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Arr
   step.out_nan = out_nan.data();
   step.logits = logits ? logits->data() : nullptr;
   step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
+  step.n_hidden = static_cast<int>(std::min<size_t>(n_hidden, 1 << 20));
+  step.hidden_tokens = n_hidden ? hidden_tokens->data() : nullptr;
+  step.hidden = n_hidden ? hidden->data() : nullptr;
   const nb::gil_scoped_release release;
   program.run(step);
 }
@@ -379,7 +389,8 @@ NB_MODULE(_native, m) {
       .def("run", &run_program, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
            nb::arg("row_of_token").noconvert(), nb::arg("slot_of_row").noconvert(), nb::arg("block_tables").noconvert(),
            nb::arg("logit_tokens").noconvert(), nb::arg("greedy").noconvert(), nb::arg("out_ids").noconvert(),
-           nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none())
+           nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none(),
+           nb::arg("hidden_tokens").noconvert().none() = nb::none(), nb::arg("hidden").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
 
   bind_sampler(m, default_build.sampler);

@@ -6,6 +6,7 @@ A step's tokens stand row after row:
     tokens      [0, T)  token_ids, positions, row_of_token
     logits for  the last token of every row with SAMPLE, then every token of rows with PROMPT_LOGPROBS whose successor
                 is part of the prompt; no other token meets the head
+    hidden of   the tokens that an embedding is made of (pooling.py)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from sixfold.config import Config
 from sixfold.errors import DoesNotFit
 from sixfold.executor.native import kernels, models
+from sixfold.executor.pooling import Pools
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
@@ -42,6 +44,7 @@ class NativeBackend:
         self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
         self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool))
         self._prompt_logprobs: dict[int, int] = {}
+        self._pools = Pools(model.config.hidden)
         self._logits = np.empty((max_slots, model.vocab), np.float32)
         self._absent = np.array(model.config.absent_ids, np.intp)
         self.facts = WorkerFacts(
@@ -52,6 +55,7 @@ class NativeBackend:
             self._pool.isa,
             model.bytes_weights,
             self._kv.n_bytes,
+            model.config.hidden,
         )
 
     @classmethod
@@ -77,11 +81,13 @@ class NativeBackend:
     def free(self, slot: int) -> None:
         self._sampler.free(slot)
         self._prompt_logprobs.pop(slot, None)
+        self._pools.free(slot)
 
     def admit(self, admit: SlotAdmit) -> None:
         self._sampler.admit(admit.slot, admit)
         if admit.prompt_logprobs is not None:
             self._prompt_logprobs[admit.slot] = admit.prompt_logprobs
+        self._pools.admit(admit)
 
     def copy_blocks(self, copies: Int32) -> None:
         self._kv.copy_blocks(np.ascontiguousarray(copies))
@@ -103,6 +109,8 @@ class NativeBackend:
         out_ids = np.empty(len(greedy), np.int32)
         out_nan = np.empty(len(greedy), np.uint8)
         logits = self._logit_rows(len(greedy) - int(greedy.sum()))
+        pooled = self._pools.tokens(step, slots)
+        hidden = np.empty((len(pooled), self._program.hidden), np.float32)
         self._program.run(
             token_ids,
             positions,
@@ -114,12 +122,16 @@ class NativeBackend:
             out_ids,
             out_nan,
             logits,
+            pooled,
+            hidden,
         )
         logits[:, self._absent] = -np.inf
         drawn = Drawn(np.full(step.n_rows, -1, np.int32), np.zeros(step.n_rows, np.int32))
         self._draw(step, sampled, np.flatnonzero(wants_logits), out_ids, out_nan, logits, drawn)
         if len(scored):
             self._score(step, slots, row_of_token, positions, scored, logits, drawn)
+        if len(pooled):
+            self._pools.take(step, slots, hidden, drawn)
         return drawn
 
     def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:

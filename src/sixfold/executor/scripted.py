@@ -6,6 +6,8 @@ which is what tests of caching, preemption and replay need.
 
 The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
 `min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN.
+
+A token's hidden state depends on its id alone: the embeddings of texts are the closer, the more tokens they share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from sixfold.executor.pooling import Pools
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
@@ -27,6 +30,10 @@ from sixfold.text.script import FAULT
 __all__ = ["ScriptedBackend"]
 
 _HIGH = 40.0  # exp(-40) times any vocabulary is far below one ulp of a probability: the draw is the script's
+
+
+HIDDEN = 64
+"""Numbers of a hidden state, and so of an embedding."""
 
 
 class ScriptedBackend:
@@ -52,7 +59,7 @@ class ScriptedBackend:
         script: tuple[int, ...] = (),
         step_s: float = 0.0,
     ) -> None:
-        self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0)
+        self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0, HIDDEN)
         self._n_vocab = n_vocab
         self._printable = printable
         self._end_id = end_id
@@ -60,14 +67,17 @@ class ScriptedBackend:
         self._step_s = step_s
         self._sampler = Sampler(max_slots, n_vocab)
         self._admits: dict[int, SlotAdmit] = {}
+        self._pools = Pools(HIDDEN)
 
     def free(self, slot: int) -> None:
         self._admits.pop(slot, None)
         self._sampler.free(slot)
+        self._pools.free(slot)
 
     def admit(self, admit: SlotAdmit) -> None:
         self._admits[admit.slot] = admit
         self._sampler.admit(admit.slot, admit)
+        self._pools.admit(admit)
 
     def copy_blocks(self, copies: Int32) -> None:
         """There is no KV to copy."""
@@ -81,6 +91,9 @@ class ScriptedBackend:
             self._draw(step, slots, rows, drawn)
         for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS):
             drawn.prompt_logprobs[int(row)] = self._score(step, slots, int(row))
+        pooled = self._pools.tokens(step, slots)
+        if len(pooled):
+            self._pools.take(step, slots, _hidden_states(_token_ids(step, slots)[pooled]), drawn)
         return drawn
 
     def close(self) -> None:
@@ -120,3 +133,18 @@ class ScriptedBackend:
         logits = np.zeros((len(targets), self._n_vocab), np.float32)
         logits[np.arange(len(targets)), targets] = _HIGH
         return self._sampler.score(logits, targets, self._admits[slot].prompt_logprobs or 0)
+
+
+def _token_ids(step: StepArrays, slots: Slots) -> Int32:
+    """Of all the step's tokens, row after row."""
+    rows = zip(step.slots.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True)
+    return np.concatenate([slots.tokens[slot, start : start + count] for slot, start, count in rows])
+
+
+def _hidden_states(token_ids: Int32) -> npt.NDArray[np.float32]:
+    """[tokens, HIDDEN] numbers in [-1, 1), drawn by a hash of token id and place."""
+    seeds = token_ids.astype(np.uint32)[:, None] * np.uint32(HIDDEN) + np.arange(HIDDEN, dtype=np.uint32)
+    for multiplier in (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)):
+        seeds ^= seeds >> np.uint32(16)
+        seeds *= multiplier
+    return ((seeds >> np.uint32(8)).astype(np.float32) / 2**23 - 1).astype(np.float32)

@@ -10,6 +10,7 @@ __all__ = ["end_after", "fault", "last_delta", "token_delta"]
 FAULTS = {
     RowStatus.NAN_LOGITS: "the model produced no usable logits for this request",
     RowStatus.SCRIPT_FAULT: "the script asked for a failure here",
+    RowStatus.NAN_HIDDEN: "the model produced no usable hidden states for this request",
 }
 
 
@@ -45,7 +46,7 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
     )
 
 
-def last_delta(sequence: Sequence, finish: Finish) -> TokenDelta:
+def last_delta(sequence: Sequence, finish: Finish, embedding: bytes = b"") -> TokenDelta:
     """The end without a new token. Of the prompt's log-probabilities it carries all or none."""
     is_whole = finish.reason == "length" and sequence.n_computed >= sequence.n_prompt
     prompt_logprobs, n_cached = (None, 0) if sequence.has_spoken else _first_words(sequence)
@@ -56,6 +57,7 @@ def last_delta(sequence: Sequence, finish: Finish) -> TokenDelta:
         first_index=sequence.n_output,
         prompt_logprobs=prompt_logprobs if is_whole else None,
         n_cached=n_cached,
+        embedding=embedding,
         finish=finish,
     )
 
