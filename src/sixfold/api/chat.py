@@ -42,7 +42,7 @@ async def create_chat_completion(call: Call) -> None:
         requests = execution_requests(context, request, params, limits, [prompt])
         generation = Generation(context, requests, text_options(params))
         answer = _Answer(**vars(AnswerFacts.of("chatcmpl-", context, request, params)), prompt=prompt)
-        await generation.start()
+        await generation.start(call.request_id, answer.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         await stream(call, generation, _Stream(answer, wants_usage(request)), headers)

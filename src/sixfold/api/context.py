@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
+from sixfold.api.open_requests import OpenRequests
 from sixfold.api.prompt_length import PromptLength
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
@@ -66,6 +67,7 @@ class ApiContext:
         in_flight: choices handed to the engine whose end has not come yet.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
+        open_requests: the same by name.
         prompt_length: refuses what is too long without tokenizing it.
     """
 
@@ -77,6 +79,7 @@ class ApiContext:
         self.in_flight = 0
         self.draining = False
         self.generations: set[Any] = set()
+        self.open_requests = OpenRequests()
         self._preparing = 0
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")

@@ -9,11 +9,23 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api.errors import ErrorEnvelope
-from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from sixfold.api.schemas import (
+    AbortRequest,
+    ApplyTemplateRequest,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
 
 __all__ = ["OPERATIONS", "Operation", "document"]
 
-POST_ERRORS = (400, 403, 404, 408, 413, 415, 429, 500, 503, 504)
+POST_ERRORS = (400, 403, 404, 408, 413, 415, 429, 500, 503)
+"""Of whatever reads a body and takes a permit."""
+GENERATION_ERRORS = (*POST_ERRORS, 499, 504)
+"""What may happen to a request in the engine besides."""
+ABORT_ERRORS = (400, 403, 404, 408, 409, 413, 415, 429, 500)
 
 
 class Operation(NamedTuple):
@@ -28,10 +40,13 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a chat", ChatRequest, errors=POST_ERRORS),
-    Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=POST_ERRORS),
+    Operation("post", "/v1/chat/completions", "Answer a chat", ChatRequest, errors=GENERATION_ERRORS),
+    Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=GENERATION_ERRORS),
+    Operation("post", "/v1/embeddings", "Vectors of texts", EmbeddingRequest, errors=GENERATION_ERRORS),
+    Operation("post", "/v1/abort", "End a request in flight", AbortRequest, errors=ABORT_ERRORS),
     Operation("post", "/tokenize", "Text or chat to token ids", TokenizeRequest, errors=POST_ERRORS),
     Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest, errors=POST_ERRORS),
+    Operation("post", "/apply-template", "A chat as the model reads it", ApplyTemplateRequest, errors=POST_ERRORS),
     Operation("get", "/", "Where to go from here, for people", answer="text/plain"),
     Operation("get", "/v1/models", "The served models"),
     Operation("get", "/v1/models/{id}", "One served model", errors=(403, 404, 500)),

@@ -23,14 +23,18 @@ from sixfold.errors import InvalidRequest
 __all__ = [
     "INERT",
     "MAX_CACHE_SALT_CHARS",
+    "MAX_INPUTS",
     "MAX_MESSAGES",
     "MAX_PROMPTS",
     "UNSUPPORTED",
+    "AbortRequest",
+    "ApplyTemplateRequest",
     "ChatMessage",
     "ChatRequest",
     "CompletionRequest",
     "ContentPart",
     "DetokenizeRequest",
+    "EmbeddingRequest",
     "GenerationRequest",
     "StreamOptions",
     "TokenizeRequest",
@@ -42,6 +46,8 @@ __all__ = [
 MAX_PROMPTS = 256
 """Prompts times n of one completions call."""
 MAX_MESSAGES = 4096
+MAX_INPUTS = 2048
+"""Texts of one embeddings call."""
 MAX_CACHE_SALT_CHARS = 256
 
 INERT = frozenset(
@@ -174,6 +180,37 @@ class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/embeddings`."""
+
+    input: Annotated[str | list[str | int | list[int]], Meta(description="text, texts, token ids, or lists of them")]
+    model: str | None = None
+    encoding_format: Annotated[str, Meta(description="float (default) or base64")] | None = None
+    dimensions: Annotated[int, Meta(description="only the model's own number")] | None = None
+    pooling: Annotated[str, Meta(description="mean (default) or last: of the tokens' hidden states")] | None = None
+    normalize: Annotated[bool, Meta(description="to length 1; default true")] | None = None
+    priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
+    cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
+    # inert
+    user: str | None = None
+
+
+class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /apply-template`."""
+
+    messages: list[ChatMessage]
+    model: str | None = None
+    add_generation_prompt: Annotated[bool, Meta(description="default true")] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(description="more variables of the template")] | None = None
+    return_token_ids: Annotated[bool, Meta(description="prompt_token_ids in the answer")] | None = None
+
+
+class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/abort`."""
+
+    id: Annotated[str, Meta(description="the id in an answer, or a call's X-Request-Id")]
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -143,8 +143,7 @@ def _token_ids(step: StepArrays, slots: Slots) -> Int32:
 
 def _hidden_states(token_ids: Int32) -> npt.NDArray[np.float32]:
     """[tokens, HIDDEN] numbers in [-1, 1), drawn by a hash of token id and place."""
-    seeds = token_ids.astype(np.uint32)[:, None] * np.uint32(HIDDEN) + np.arange(HIDDEN, dtype=np.uint32)
-    for multiplier in (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)):
-        seeds ^= seeds >> np.uint32(16)
-        seeds *= multiplier
-    return ((seeds >> np.uint32(8)).astype(np.float32) / 2**23 - 1).astype(np.float32)
+    mixed = np.asarray(token_ids[:, None] * HIDDEN + np.arange(HIDDEN), np.uint32)
+    for multiplier in (0x7FEB352D, 0x846CA68B):
+        mixed = np.asarray((mixed ^ (mixed >> np.uint32(16))) * np.uint32(multiplier), np.uint32)
+    return np.asarray((mixed >> np.uint32(8)) / 2**23 - 1, np.float32)
