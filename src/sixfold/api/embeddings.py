@@ -15,7 +15,6 @@ from base64 import b64encode
 from typing import Literal, cast
 
 import msgspec
-import numpy as np
 
 from sixfold.api.call import Call
 from sixfold.api.completions import split_prompts
@@ -26,11 +25,11 @@ from sixfold.api.generation import Generation, PromptDetails, TextOptions, Total
 from sixfold.api.params import check_service
 from sixfold.api.schemas import MAX_INPUTS, EmbeddingRequest
 from sixfold.detokenizer import ChoiceDelta
-from sixfold.engine.request import embedding_request
+from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest, Pooling
 
-__all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding", "vector_of"]
+__all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding"]
 
 MAX_INPUT_TOKENS = 300_000
 """Of all texts of a call together."""
@@ -58,17 +57,6 @@ async def create_embedding(call: Call) -> None:
         waves = _Waves(call, requests, base64=encoding == "base64", normalize=request.normalize is not False)
         await waves.start()
     await _answer(call, waves, call.ignored_header(ignored))
-
-
-def vector_of(pooled: bytes, *, normalize: bool) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The vector of what the engine pooled ([hidden] float32, little-endian); to length 1 with `normalize`, except
-    zeros."""
-    vector = np.frombuffer(pooled, "<f4")
-    if not normalize:
-        return vector
-    wide = vector.astype(np.float64)
-    length = float(np.sqrt(np.add.reduce(wide * wide)))
-    return (wide / length).astype("<f4") if length else vector
 
 
 def _one_of(field: str, value: str | None, default: str, other: str) -> str:

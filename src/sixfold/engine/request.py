@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 from sixfold.errors import ContextLengthExceeded, InvalidRequest
-from sixfold.messages import GenerateRequest, Pooling, Sampling
+from sixfold.messages import GenerateRequest
 from sixfold.sampling_params import SamplingParams
 from sixfold.text import Tokenizer
 
-__all__ = ["ServedModel", "check_ids", "embedding_request", "execution_request"]
+__all__ = ["ServedModel", "check_ids", "execution_request"]
 
 
 class ServedModel(Protocol):
@@ -80,46 +80,6 @@ def execution_request(
         deadline_s=deadline_s,
         cache_salt=cache_salt,
         script=script,
-    )
-
-
-def embedding_request(
-    prompt_token_ids: Sequence[int],
-    model: ServedModel,
-    pooling: Pooling,
-    *,
-    input_field: str = "input",
-    cache_salt: str = "",
-    priority: int = 0,
-) -> GenerateRequest:
-    """Build the request for the embedding of one text: its prompt is read, and nothing is generated.
-
-    Args:
-        input_field: what the caller calls the text, for error messages.
-
-    Raises:
-        InvalidRequest: no token, or one that the model does not have.
-        ContextLengthExceeded: more tokens than the model's context.
-    """
-    n = len(prompt_token_ids)
-    if not n:
-        raise InvalidRequest(f"{input_field} is empty: it has no tokens", param=input_field)
-    check_ids(prompt_token_ids, model.tokenizer, input_field)
-    if n > model.max_model_len:
-        raise ContextLengthExceeded(
-            f"{input_field} has {n} tokens; the context is {model.max_model_len} tokens",
-            param=input_field,
-            code="context_length_exceeded",
-        )
-    return GenerateRequest(
-        uid=secrets.randbits(63),
-        prompt_token_ids=list(prompt_token_ids),
-        max_tokens=0,
-        sampling=Sampling(seed=0),
-        pooling=pooling,
-        priority=priority,
-        arrival_s=time.monotonic(),
-        cache_salt=cache_salt,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import struct
 from collections.abc import Callable
@@ -103,7 +102,7 @@ def test_the_whole_context_may_be_used(target: Target) -> None:
         ({"input": [[]]}, "input"),
         ({"input": ["a", []]}, "input"),
         ({"input": ["a", 1]}, "input"),
-        ({"input": [["a"]]}, "input[0][0]"),
+        ({"input": [["a"]]}, "input"),
         ({"input": ""}, "input"),
         ({"input": ["a", ""]}, "input[1]"),
         ({"input": [-1]}, "input"),
@@ -157,7 +156,7 @@ def test_many_texts_go_in_waves(serve: Callable[..., Any]) -> None:
     texts = [str(i) for i in range(3 * WAVE + 1)]
     found = vectors(embed(target, texts))
     assert found == [vectors(embed(target, text))[0] for text in texts]
-    assert not fake.live and not len(live.server.context.open_requests)
+    assert not fake.live and not len(live.server.app.context.open_requests)
 
 
 def test_a_full_server_takes_what_there_is_room_for(serve: Callable[..., Any]) -> None:
@@ -178,7 +177,7 @@ def test_a_client_that_leaves_takes_its_texts_along(serve: Callable[..., Any]) -
         connection.sendall(post_bytes("/v1/embeddings", {"input": ["a"] * (WAVE + 5)}))
         eventually(lambda: len(fake.live) == WAVE)
     eventually(lambda: fake.aborts == WAVE)
-    eventually(lambda: live.server.context.in_flight == 0)
+    eventually(lambda: live.server.app.context.in_flight == 0)
     assert not fake.live and len(fake.requests) == WAVE
 
 
@@ -187,11 +186,12 @@ def test_a_dead_engine_ends_the_call(serve: Callable[..., Any]) -> None:
     fake.prefill_s = 1000.0
     target, live = serve(fake)
     with target.connect() as connection:
-        connection.sendall(post_bytes("/v1/embeddings", {"input": ["a"] * 2}))
+        connection.sendall(post_bytes("/v1/embeddings", {"input": ["a"] * 2}, "Connection: close\r\n"))
         eventually(lambda: len(fake.live) == 2)
         live.call(fake.kill)
-        answer = connection.recv(65536)
-    assert answer.startswith(b"HTTP/1.1 503 ") and json.loads(answer.split(b"\r\n\r\n")[1])["error"]["code"] == "engine_dead"
+        with connection.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/1.1 503 ")
+            assert any(b'"engine_dead"' in line for line in iter(answer.readline, b""))
 
 
 def test_the_openai_client(target: Target) -> None:
