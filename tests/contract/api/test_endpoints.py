@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,9 +16,10 @@ from sixfold import __version__
 from sixfold.api.app import ROUTES
 from sixfold.api.openapi import OPERATIONS
 from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from sixfold.text import ChatTemplate
 
 from .conftest import Target, eventually
-from .fake_engine import FakeEngine
+from .fake_engine import CONTEXT, FakeEngine
 
 
 def test_models(target: Target) -> None:
@@ -25,9 +27,54 @@ def test_models(target: Target) -> None:
     assert document["object"] == "list"
     (model,) = document["data"]
     assert (model["id"], model["object"], model["owned_by"]) == (target.model, "model", "sixfold")
+    assert model["max_model_len"] == CONTEXT and isinstance(model["created"], int)
     assert target.get(f"/v1/models/{target.model}").json == model
     answer = target.get("/v1/models/nope/x")
-    assert (answer.status, answer.error["param"]) == (404, "model")
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (404, "model", "model_not_found")
+
+
+def test_models_whose_names_have_slashes(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.model_name = "org/model with blanks"
+    target, _ = serve(fake)
+    for path in ("org/model%20with%20blanks", "org%2Fmodel%20with%20blanks"):
+        assert target.get(f"/v1/models/{path}").json["id"] == fake.model_name
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{target.port}/v1", api_key="none", max_retries=0) as client:
+        assert client.models.retrieve(fake.model_name).id == fake.model_name
+        assert [model.id for model in client.models.list()] == [fake.model_name]
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("org/other")
+
+
+def test_apply_template_shows_what_a_chat_reads(target: Target) -> None:
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    answer = target.post("/apply-template", {"messages": messages}).json
+    assert set(answer) == {"prompt"}
+    assert answer["prompt"].endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+    whole = target.post("/apply-template", {"messages": messages, "return_token_ids": True}).json
+    assert whole["prompt"] == answer["prompt"]
+    assert whole["prompt_token_ids"] == target.post("/tokenize", {"messages": messages}).json["tokens"]
+    closed = target.post("/apply-template", {"messages": messages, "add_generation_prompt": False}).json["prompt"]
+    assert answer["prompt"] == closed + "<|im_start|>assistant\n"
+
+
+def test_apply_template_hands_variables_to_the_template(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.chat_template = ChatTemplate("{{ mood }} {{ messages[0].content }}", fake.tokenizer)
+    target, _ = serve(fake)
+    document = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"mood": "glad"}}
+    assert target.post("/apply-template", document).json == {"prompt": "glad hi"}
+    fake.chat_template = None
+    assert target.post("/apply-template", document).error["code"] == "no_chat_template"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "add_generation_prompt", "chat_template"])
+def test_O48_reserved_names_of_template_variables_are_refused(target: Target, name: str) -> None:
+    document = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {name: True}}
+    answer = target.post("/apply-template", document)
+    assert answer.status == 400 and answer.error["param"] == "chat_template_kwargs"
+    answer = target.post("/apply-template", {"messages": document["messages"], "chat_template": "{{ 1 }}"})
+    assert answer.status == 400 and answer.error["param"] == "chat_template"
 
 
 def test_tokenize_and_back(target: Target) -> None:
@@ -67,6 +114,11 @@ def test_tokenize_of_a_chat_counts_what_the_chat_counts(target: Target) -> None:
             {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},
             "add_special_tokens",
         ),
+        ("/apply-template", {}, "messages"),
+        ("/apply-template", {"messages": []}, "messages"),
+        ("/apply-template", {"messages": [{"role": "cat", "content": "a"}]}, "messages[0].role"),
+        ("/apply-template", {"messages": "a"}, "messages"),
+        ("/apply-template", {"messages": [], "chat_template_kwargs": 5}, "chat_template_kwargs"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [99999999]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
@@ -139,6 +191,25 @@ def test_openapi_describes_every_route(target: Target) -> None:
     assert schemas["ChatRequest"]["required"] == ["messages"]
     refs = {word for word in json.dumps(document).split('"') if word.startswith("#/components/schemas/")}
     assert refs and all(ref.rsplit("/", 1)[1] in schemas for ref in refs)
+
+
+STATUSES = {
+    "/": {"200", "403", "500"},
+    "/v1/models": {"200", "403", "500"},
+    "/v1/models/{id}": {"200", "403", "404", "500"},
+    "/health": {"200", "403", "500", "503"},
+    "/readyz": {"200", "403", "500", "503"},
+    "/livez": {"200", "403", "500"},
+    "/version": {"200", "403", "500"},
+    "/metrics": {"200", "403", "500"},
+    "/openapi.json": {"200", "403", "500"},
+}
+
+
+def test_openapi_tells_every_status_of_the_routes_that_only_tell(target: Target) -> None:
+    paths = target.get("/openapi.json").json["paths"]
+    told = {path: set(methods["get"]["responses"]) for path, methods in paths.items() if "get" in methods}
+    assert {path: told[path] for path in STATUSES} == STATUSES
 
 
 def test_O50_metrics_parse_and_only_rise(target: Target) -> None:
