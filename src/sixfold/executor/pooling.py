@@ -65,7 +65,7 @@ class Pools:
             slot, is_last = int(step.slots[row]), self._is_last(step, slots, row)
             total = self._sums[slot]
             n = int(step.counts[row]) if self._is_mean[slot] else int(is_last)
-            for state in hidden[at : at + n].astype(np.float64):
+            for state in hidden[at : at + n]:
                 total += state
             at += n
             if not np.isfinite(total).all():
