@@ -36,7 +36,7 @@ class RowStatus:
     """The logits of this row hold NaN or no finite value: only this request fails."""
     SCRIPT_FAULT = 2
     """Scripted executor: the script asked for a failure here."""
-    NAN_HIDDEN = 3
+    NAN_HIDDEN = 5
     """The hidden states that an embedding is made of are not finite."""
 
 
