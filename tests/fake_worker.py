@@ -14,6 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from sixfold.messages import (
+    EMBED,
     PROMPT_LOGPROBS,
     SAMPLE,
     GenerateRequest,
@@ -61,6 +62,11 @@ def expected_output(request: GenerateRequest, choice: int, capacity_tokens: int)
     return output, "length"
 
 
+def embedding(tags: list[int], pooling: str) -> bytes:
+    """What an embedding holds here: all tags, or the last."""
+    return repr(tags if pooling == "mean" else tags[-1:]).encode()
+
+
 _Key = tuple[int, int]
 """(slot, generation)"""
 
@@ -86,6 +92,8 @@ class _Slot:
     token_ids: list[int]
     tags: list[int] = field(default_factory=list)
     table: list[int] = field(default_factory=list)
+    pooled: list[int] = field(default_factory=list)
+    """Tags of the positions that an embedding was made of."""
 
     @property
     def key(self) -> _Key:
@@ -189,6 +197,8 @@ class FakeWorker:
         if flags & PROMPT_LOGPROBS:
             scored = range(start + 1, min(end + 1, slot.admit.n_prompt_original))
             result.prompt_logprobs[row] = [TokenLogprobs(-float(position), 0, [], []) for position in scored]
+        if flags & EMBED:
+            self._pool(slot, start, end, row, result)
         if not flags & SAMPLE:
             return
         assert end == len(slot.token_ids), "logits follow the last known token"
@@ -205,6 +215,17 @@ class FakeWorker:
             if slot.admit.sampling.logprobs is not None:
                 result.logprobs[row] = TokenLogprobs(-float(end), 0, [], [])
         extend_tags(slot.tags, slot.token_ids, slot.admit.script[0])
+
+    @staticmethod
+    def _pool(slot: _Slot, start: int, end: int, row: int, result: StepResult) -> None:
+        pooling, n_prompt = slot.admit.pooling, slot.admit.n_prompt_original
+        assert pooling and end <= n_prompt
+        if pooling == "mean":
+            assert start == len(slot.pooled), "a mean is of every token, once"
+        slot.pooled += slot.tags[start:end]
+        if end == n_prompt:
+            result.embeddings[row] = embedding(slot.tags[:n_prompt], pooling)
+            assert embedding(slot.pooled, pooling) == result.embeddings[row]
 
     def _read(self, slot: _Slot, position: int) -> int | None:
         value = self.memory[slot.table[position // self.block_size]][position % self.block_size]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from tests.fake_worker import END_ID, FakeWorker, expected_output
+from tests.fake_worker import END_ID, FakeWorker, embedding, expected_output, extend_tags
 
 from sixfold.config import SchedulerConfig
 from sixfold.kv_cache import KVCacheManager
@@ -174,6 +174,7 @@ class Simulation:
             assert key not in self.finishes, f"{key} has ended and speaks"
             output = self.outputs[key]
             assert delta.first_index == len(output), f"{key}: a gap or an overlap"
+            self._check_embedding(delta)
             if key not in self.first_deltas:
                 self.first_deltas[key] = delta
                 self._check_prompt_logprobs(delta)
@@ -191,6 +192,16 @@ class Simulation:
             assert [-entry.logprob for entry in delta.prompt_logprobs] == list(range(1, len(request.prompt_token_ids)))
         elif request.prompt_logprobs is not None and delta.choice == 0 and not delta.first_index:
             assert not delta.token_ids, "the prompt's log-probabilities are missing"
+
+    def _check_embedding(self, delta: TokenDelta) -> None:
+        """It comes with the ordinary end of a request that asks for it, and never else."""
+        request = self.requests[delta.uid]
+        expected = b""
+        if request.pooling and delta.finish is not None and delta.finish.reason == "length":
+            tags: list[int] = []
+            extend_tags(tags, request.prompt_token_ids, request.script[0])
+            expected = embedding(tags, request.pooling)
+        assert delta.embedding == expected
 
     # ---- promises ---------------------------------------------------------------------------------------------------
 

@@ -181,13 +181,23 @@ std::shared_ptr<RopeTable> rope_table(const Array<float, 2>& cos, const Array<fl
 
 using BlockTables = nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>;
 using Logits = std::optional<Out<float, 2>>;
+using HiddenTokens = std::optional<Array<int32_t, 1>>;
+using Hidden = std::optional<Out<float, 2>>;
 
-// The parts of a step that come as tables: block tables, and the rows of logits to write.
-Step with_tables(const Program& program, const BlockTables& block_tables, const Logits& logits) {
+// The parts of a step that come as tables: block tables, the rows of logits and of hidden states to write.
+Step with_tables(const Program& program, const BlockTables& block_tables, const Logits& logits,
+                 const HiddenTokens& hidden_tokens, const Hidden& hidden) {
   if (block_tables.shape(1) > 1 && block_tables.stride(1) != 1)
     throw std::invalid_argument("rows of block_tables must be contiguous");
   if (logits && logits->shape(0) > 0 && logits->shape(1) != static_cast<size_t>(program.vocab()))
     throw std::invalid_argument("logits must have one column per vocabulary entry");
+  const size_t n_hidden = hidden_tokens ? hidden_tokens->size() : 0;
+  if (n_hidden > static_cast<size_t>(program.max_tokens()))
+    throw std::invalid_argument("more hidden states wanted than a step has tokens");
+  if ((hidden ? hidden->shape(0) : 0) != n_hidden)
+    throw std::invalid_argument("hidden_tokens and hidden differ in length");
+  if (n_hidden && hidden->shape(1) != static_cast<size_t>(program.hidden()))
+    throw std::invalid_argument("hidden must have one column per value of a hidden state");
   Step step{};
   step.n_slots = static_cast<int>(block_tables.shape(0));
   step.max_blocks = static_cast<int>(block_tables.shape(1));
@@ -195,6 +205,9 @@ Step with_tables(const Program& program, const BlockTables& block_tables, const 
   step.table_stride = block_tables.stride(0);
   step.logits = logits ? logits->data() : nullptr;
   step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
+  step.n_hidden = static_cast<int>(n_hidden);
+  step.hidden_tokens = n_hidden ? hidden_tokens->data() : nullptr;
+  step.hidden = n_hidden ? hidden->data() : nullptr;
   return step;
 }
 
@@ -202,13 +215,13 @@ void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Arr
                  const Array<int32_t, 1>& row_of_token, const Array<int32_t, 1>& slot_of_row,
                  const BlockTables& block_tables, const Array<int32_t, 1>& logit_tokens,
                  const Array<uint8_t, 1>& greedy, const Out<int32_t, 1>& out_ids, const Out<uint8_t, 1>& out_nan,
-                 const Logits& logits) {
+                 const Logits& logits, const HiddenTokens& hidden_tokens, const Hidden& hidden) {
   const size_t tokens = token_ids.size(), rows = logit_tokens.size();
   if (positions.size() != tokens || row_of_token.size() != tokens)
     throw std::invalid_argument("token_ids, positions and row_of_token differ in length");
   if (greedy.size() != rows || out_ids.size() != rows || out_nan.size() != rows)
     throw std::invalid_argument("logit_tokens, greedy, out_ids and out_nan differ in length");
-  Step step = with_tables(program, block_tables, logits);
+  Step step = with_tables(program, block_tables, logits, hidden_tokens, hidden);
   step.n_tokens = static_cast<int>(std::min<size_t>(tokens, 1 << 20));
   step.token_ids = token_ids.data();
   step.positions = positions.data();
@@ -227,13 +240,14 @@ void run_program(Program& program, const Array<int32_t, 1>& token_ids, const Arr
 void run_rows(Program& program, const rows_bindings::Columns& columns, const rows_bindings::Table& state,
               const rows_bindings::Table& tokens, const BlockTables& block_tables,
               const Array<uint8_t, 1>& needs_logits, const Array<int32_t, 1>& scored, const Out<int32_t, 1>& out_ids,
-              const Out<int32_t, 1>& out_nan, const Logits& logits) {
+              const Out<int32_t, 1>& out_nan, const Logits& logits, const HiddenTokens& hidden_tokens,
+              const Hidden& hidden) {
   const StepRows rows = rows_bindings::rows_of(columns);
   const SlotTable slots = rows_bindings::slots_of(state, tokens);
   const auto n = static_cast<size_t>(rows.n);
   if (out_ids.size() != n || out_nan.size() != n) throw std::invalid_argument("out_ids and out_nan must be [rows]");
   if (needs_logits.size() != static_cast<size_t>(slots.n)) throw std::invalid_argument("needs_logits must be [slots]");
-  Step step = with_tables(program, block_tables, logits);
+  Step step = with_tables(program, block_tables, logits, hidden_tokens, hidden);
   thread_local SpreadRows spread;  // keeps its memory from step to step
   thread_local std::vector<int32_t> ids;
   thread_local std::vector<uint8_t> nan;
@@ -428,11 +442,13 @@ NB_MODULE(_native, m) {
       .def("run", &run_program, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
            nb::arg("row_of_token").noconvert(), nb::arg("slot_of_row").noconvert(), nb::arg("block_tables").noconvert(),
            nb::arg("logit_tokens").noconvert(), nb::arg("greedy").noconvert(), nb::arg("out_ids").noconvert(),
-           nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none())
+           nb::arg("out_nan").noconvert(), nb::arg("logits").noconvert().none() = nb::none(),
+           nb::arg("hidden_tokens").noconvert().none() = nb::none(), nb::arg("hidden").noconvert().none() = nb::none())
       .def("run_rows", &run_rows, nb::arg("columns").noconvert(), nb::arg("state").noconvert(),
            nb::arg("tokens").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("needs_logits").noconvert(),
            nb::arg("scored").noconvert(), nb::arg("out_ids").noconvert(), nb::arg("out_nan").noconvert(),
-           nb::arg("logits").noconvert().none() = nb::none())
+           nb::arg("logits").noconvert().none() = nb::none(),
+           nb::arg("hidden_tokens").noconvert().none() = nb::none(), nb::arg("hidden").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
 
   rows_bindings::bind_rows(m);

@@ -196,8 +196,10 @@ truth::Rows logits_of(const Case& c, const Weights& w, const std::vector<int32_t
       y = feed_forward(c, w.parts[0], middle, modes);
       add(&x, c.post_norm ? truth::rms_norm(y, w.post_norm.data(), kEps) : y);
     }
-    truth::Row logits = times(w.head, truth::rms_norm(x, w.norm.data(), kEps), modes);
+    const truth::Row hidden = truth::rms_norm(x, w.norm.data(), kEps);
+    truth::Row logits = times(w.head, hidden, modes);
     for (double& value : logits) value = truth::capped(value, c.softcap);
+    logits.insert(logits.end(), hidden.begin(), hidden.end());
     out.push_back(logits);
   }
   return out;
@@ -244,7 +246,8 @@ std::unique_ptr<Program> program(const Case& c, const Weights& w, const KernelTa
   return p;
 }
 
-// The next tokens of both sequences in one step, `n[s]` of sequence s; their logits behind those that are there.
+// The next tokens of both sequences in one step, `n[s]` of sequence s; their logits, each followed by its hidden state,
+// behind those that are there.
 void step(Program& p, const Weights& w, const int* done, const int* n, std::vector<float>* logits, Report& report) {
   std::vector<int32_t> ids, positions, rows, wanted;
   for (int s = 0; s < 2; s++)
@@ -262,15 +265,19 @@ void step(Program& p, const Weights& w, const int* done, const int* n, std::vect
   now.max_blocks = kBlocks, now.block_tables = table.data(), now.table_stride = kBlocks;
   now.n_logits = now.n_logit_rows = now.n_tokens, now.logit_tokens = wanted.data(), now.greedy = greedy.data();
   now.out_ids = best.data(), now.out_nan = nan.data(), now.logits = out.data();
+  std::vector<float> hidden(ids.size() * p.hidden());
+  now.n_hidden = now.n_tokens, now.hidden_tokens = wanted.data(), now.hidden = hidden.data();
   p.run(now);
   for (size_t r = 0; r < ids.size(); r++) {
     const auto row = out.begin() + static_cast<ptrdiff_t>(r) * kVocab;
     report.expect(!nan[r] && best[r] == std::max_element(row, row + kVocab) - row, "the best token of a step");
+    const auto state = hidden.begin() + static_cast<ptrdiff_t>(r) * p.hidden();
     logits[rows[r]].insert(logits[rows[r]].end(), row, row + kVocab);
+    logits[rows[r]].insert(logits[rows[r]].end(), state, state + p.hidden());
   }
 }
 
-// Logits of both sequences, `at_once` tokens of the first and fewer of the second in a step.
+// Logits and hidden states of both sequences, `at_once` tokens of the first and fewer of the second in a step.
 std::vector<float> logits_in_steps(Program& p, const Case& c, const Weights& w, int at_once, Report& report) {
   std::vector<float> logits[2];
   for (int done[2] = {0, 0}; done[0] < c.tokens || done[1] < kOther;) {
@@ -307,8 +314,8 @@ void check_case(const Case& c, const KernelTable& kernels, Report& report) {
       const truth::Rows want = logits_of(c, w, w.ids[s], wanted, modes);
       truth::Row all_got, all_want;
       for (size_t i = 0; i < wanted.size(); i++) {
-        const float* row = &got[static_cast<size_t>((s ? c.tokens : 0) + wanted[i]) * kVocab];
-        all_got.insert(all_got.end(), row, row + kVocab);
+        const float* row = &got[static_cast<size_t>((s ? c.tokens : 0) + wanted[i]) * want[i].size()];
+        all_got.insert(all_got.end(), row, row + want[i].size());
         all_want.insert(all_want.end(), want[i].begin(), want[i].end());
       }
       // A sum in another order may round to the other code or bfloat16: steps of 1/127 and 1/256.

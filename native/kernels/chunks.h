@@ -43,6 +43,7 @@ struct Chunks {
   static void expert_down(void* arg, const void* o, int chunk, int thread);
   static void add_experts(void* arg, const void* o, int chunk, int thread);
 
+  static void hidden(void* arg, const void* o, int chunk, int thread);
   static void head(void* arg, const void* o, int chunk, int thread);
 
  private:

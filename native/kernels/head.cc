@@ -23,6 +23,18 @@ void Program::final_norm_head(Vector norm, std::shared_ptr<PackedMatrix> w, floa
   split(op, 4);
 }
 
+// The input of the head as plain floats, for whoever wants hidden states and no token.
+void Chunks::hidden(void* arg, const void* o, int chunk, int) {
+  Program& self = program(arg);
+  const Program::Op& op = operation(o);
+  const int row = chunk * kRowGroup, n_rows = std::min(kRowGroup, self.step_.n_hidden - row), n = self.hidden_;
+  float* out = self.step_.hidden + static_cast<size_t>(row) * n;
+  for (int r = 0; r < n_rows; r++)
+    std::memcpy(out + static_cast<size_t>(r) * n,
+                self.residual_ + static_cast<size_t>(self.step_.hidden_tokens[row + r]) * n, sizeof(float) * n);
+  self.kernels_->norm_rows(out, n, n_rows, n, nullptr, op.norm.get(), op.eps);
+}
+
 void Chunks::head(void* arg, const void* o, int chunk, int thread) {
   Program& self = program(arg);
   const Program::Op& op = operation(o);

@@ -51,6 +51,10 @@ void Program::check_step(const Step& s) const {
     written += !s.greedy[i];
   }
   if (written > s.n_logit_rows) refuse("the logits array has too few rows");
+  if (s.n_hidden && !vocab_) refuse("the program has no final norm");
+  for (int i = 0; i < s.n_hidden; i++)
+    if (s.hidden_tokens[i] < 0 || s.hidden_tokens[i] >= s.n_tokens)
+      refuse("hidden states wanted of a token that is not in the step");
 }
 
 void Program::cut_tiles() {
@@ -127,6 +131,7 @@ void Program::prepare(const Step& step) {
         break;
       }
       case Kind::kHead:
+        if (step.n_hidden) phases_.push_back({Chunks::hidden, &op, ceil_div(step.n_hidden, kRowGroup)});
         if (!step.n_logits) break;
         if (step.n_logits > kRowGroup) phases_.push_back({Chunks::inputs, &op, ceil_div(step.n_logits, kRowGroup)});
         phases_.push_back({Chunks::head, &op, op.n_tile_chunks * ceil_div(step.n_logits, kChunkRows)});

@@ -33,6 +33,9 @@ struct Step {
   uint8_t* out_nan;             // [n_logits] 1: the row holds NaN or +inf, or -inf alone
   float* logits;                // [rows with greedy = 0][vocabulary]
   int n_logit_rows;             // rows of `logits`
+  int n_hidden;
+  const int32_t* hidden_tokens;  // [n_hidden] token indices whose hidden states are wanted
+  float* hidden;                 // [n_hidden][hidden size]: the residual stream behind the last layer, normed
 };
 
 // An optional vector of weights: data null when there is none.

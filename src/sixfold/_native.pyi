@@ -126,6 +126,8 @@ class Program:
         out_ids: _Int32,
         out_nan: _Bytes,
         logits: _Float32 | None = None,
+        hidden_tokens: _Int32 | None = None,
+        hidden: _Float32 | None = None,
     ) -> None: ...
     def run_rows(
         self,
@@ -138,5 +140,7 @@ class Program:
         out_ids: _Int32,
         out_nan: _Int32,
         logits: _Float32 | None = None,
+        hidden_tokens: _Int32 | None = None,
+        hidden: _Float32 | None = None,
     ) -> None: ...
     def residual(self, n: int) -> _Float32: ...

@@ -9,6 +9,8 @@
     |- Unauthorized              missing or wrong key
     |- NotAllowed                host, method or content type refused
     |- RouteNotFound             no such path
+    |- RequestNotFound           no request of this name is in flight
+    |- RequestAborted            another call ended this request
     |- Overloaded                a bounded queue is full; carries `retry_after_s`
     |- NotReady                  starting, draining or restarting; carries `retry_after_s`
     |- DeadlineExceeded          the request's own deadline passed
@@ -41,7 +43,9 @@ __all__ = [
     "Overloaded",
     "PayloadTooLarge",
     "ProtocolError",
+    "RequestAborted",
     "RequestFailed",
+    "RequestNotFound",
     "RouteNotFound",
     "SixfoldError",
     "Unauthorized",
@@ -103,6 +107,14 @@ class NotAllowed(SixfoldError):
 
 class RouteNotFound(SixfoldError):
     """No such path."""
+
+
+class RequestNotFound(SixfoldError):
+    """No request of this name is in flight: it is unknown, or has ended."""
+
+
+class RequestAborted(SixfoldError):
+    """Another call asked for the end of this request."""
 
 
 class Overloaded(SixfoldError):

@@ -12,14 +12,18 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from sixfold.config import Config
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.engine.core import EngineCore
+from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.engine.launch import in_process
 from sixfold.engine.request import execution_request
 from sixfold.errors import ConfigError, EngineDead, InvalidRequest, Overloaded, RequestFailed, SixfoldError
@@ -179,6 +183,38 @@ class LLM:
         batch: list[Any] = [messages] if messages and isinstance(messages[0], dict) else list(messages)
         return self._run([None] * len(batch), [self._chat_ids(m) for m in batch], params, "messages")
 
+    def embed(
+        self,
+        texts: Prompt | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        pooling: Literal["mean", "last"] = "mean",
+        normalize: bool = True,
+    ) -> npt.NDArray[np.float32]:
+        """Vectors [texts, hidden] of a text, of token ids, or of a list of either, in order.
+
+        Args:
+            pooling: of the hidden states of a text's tokens, behind the final norm: their mean, or the last one.
+            normalize: to length 1.
+
+        Raises:
+            InvalidRequest: a text cannot be used; nothing was started.
+            RequestFailed: the model produced no usable hidden states for one of them.
+        """
+        if pooling not in ("mean", "last"):
+            raise InvalidRequest("pooling must be mean or last", param="pooling")
+        batch: list[Any] = [texts] if isinstance(texts, str) or _is_ids(texts) else list(texts)
+        prompts = [self._prompt_ids(text, parse_control=False) for text in batch]
+        requests = [embedding_request(ids, self.text, pooling) for ids in prompts]
+        place = {request.uid: i for i, request in enumerate(requests)}
+        vectors = np.zeros((len(requests), self.core.executor.facts.hidden), np.float32)
+
+        def take(uid: int, delta: ChoiceDelta) -> None:
+            if delta.embedding:
+                vectors[place[uid]] = vector_of(delta.embedding, normalize=normalize)
+
+        self._drive([(request, SamplingParams()) for request in requests], take)
+        return vectors
+
     def stream(self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None) -> Iterator[ChoiceDelta]:
         """Continue one prompt, or answer one conversation, delta by delta. Closing the iterator aborts.
 
@@ -223,7 +259,22 @@ class LLM:
             r.uid: RequestOutput(t, r.prompt_token_ids, [ChoiceOutput(c) for c in range(r.n)])
             for r, t in zip(requests, texts, strict=True)
         }
-        pending = deque(zip(requests, each, strict=True))
+
+        def take(uid: int, delta: ChoiceDelta) -> None:
+            _collect(outputs[uid], delta, self.tokenizer.end_ids)
+
+        self._drive(list(zip(requests, each, strict=True)), take)
+        return [outputs[r.uid] for r in requests]
+
+    def _drive(
+        self, requests: list[tuple[GenerateRequest, SamplingParams]], take: Callable[[int, ChoiceDelta], None]
+    ) -> None:
+        """Run requests to their ends; `take` gets what comes of each, by uid.
+
+        Raises:
+            RequestFailed: one of them failed; the others have ended.
+        """
+        pending = deque(requests)
         open_: dict[int, _Running] = {}
         failure = ""
         try:
@@ -233,7 +284,7 @@ class LLM:
                 for uid, running in list(open_.items()):
                     deltas, has_ended = self._take(running)
                     for delta in deltas:
-                        _collect(outputs[uid], delta, self.tokenizer.end_ids)
+                        take(uid, delta)
                         failure = failure or delta.error
                     if has_ended:
                         del open_[uid]
@@ -241,7 +292,6 @@ class LLM:
             self._leave(list(open_))
         if failure:
             raise RequestFailed(failure)
-        return [outputs[r.uid] for r in requests]
 
     def _admit(self, pending: deque[tuple[GenerateRequest, SamplingParams]], open_: dict[int, _Running]) -> None:
         """Hand over as many requests as the engine's bounded queue takes now."""
@@ -307,9 +357,9 @@ class LLM:
             while not self._running and self.core.has_work:
                 self._step()
 
-    def _prompt_ids(self, prompt: Any) -> list[int]:
+    def _prompt_ids(self, prompt: Any, *, parse_control: bool = True) -> list[int]:
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, parse_control=True)
+            return self.tokenizer.encode(prompt, parse_control=parse_control)
         try:
             if any(isinstance(i, bool) for i in prompt):
                 raise TypeError

@@ -49,12 +49,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_tokens=st.sampled_from([0, 0, 2]),
         fault_at=st.sampled_from([NO_FAULT] * 5 + [0, 2]),
         prompt_logprobs=st.sampled_from([None, None, 2]),
+        pooling=st.sampled_from([""] * 5 + ["mean", "last"]),
         priority=st.integers(0, 2),
         tenant=st.sampled_from(["", "a", "b"]),
         patience=st.sampled_from([None, None, None, 3.0, 9.0]),
     )
     def add(self, stem: int, n_stem: int, tail: list[int], patience: float | None, **fields: object) -> None:
         deadline_s = None if patience is None else self.sim.now_s + patience
+        if fields["pooling"]:
+            fields.update(n=1, max_tokens=0)
         try:
             self.sim.add(STEMS[stem][:n_stem] + tail, deadline_s=deadline_s, **fields)  # type: ignore[arg-type]
         except Overloaded as error:

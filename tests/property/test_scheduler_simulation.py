@@ -38,10 +38,13 @@ def arrive(sim: Simulation, random: Random, stems: list[list[int]]) -> None:
     longest = min(sim.kv.capacity_tokens, 60)
     prompt = random.choice(stems) + [random.randrange(VOCAB) for _ in range(random.randint(1, 10))]
     prompt = prompt[: random.randint(1, longest)]
+    pooling = random.choice([""] * 6 + ["mean", "last"])
+    longest_answer = 0 if pooling else min(30, sim.kv.capacity_tokens + 20 - len(prompt))
     sim.add(
         prompt,
-        random.randint(0, min(30, sim.kv.capacity_tokens + 20 - len(prompt))),
-        n=random.choice([1, 1, 1, 2, 4]),
+        random.randint(0, longest_answer),
+        n=1 if pooling else random.choice([1, 1, 1, 2, 4]),
+        pooling=pooling,
         seed=random.randrange(3),
         salt=random.choice([0, 0, 1]),
         stops=random.random() < 0.5,

@@ -24,14 +24,16 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sixfold.api import admin
+from sixfold.api.abort import abort
 from sixfold.api.call import Call
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
+from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
 from sixfold.api.openapi import openapi
-from sixfold.api.tokenize import detokenize, tokenize
+from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
 from sixfold.observability.metrics import ApiMetrics
@@ -45,8 +47,11 @@ Handler = Callable[[Call], Awaitable[None]]
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
+    ("POST", "/v1/embeddings", create_embedding),
+    ("POST", "/v1/abort", abort),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
+    ("POST", "/apply-template", apply_template),
     ("GET", "/", admin.home),
     ("GET", "/v1/models", admin.models),
     ("GET", "/v1/models/{id:path}", admin.model),

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error
-from sixfold.api.generation import Generation
+from sixfold.api.generation import TotalUsage
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 
 __all__ = ["Call", "Connection"]
@@ -43,6 +43,12 @@ class Connection(Protocol):
     def write_chunk(self, data: bytes) -> bool:
         """Write one chunk; False, and nothing is written, while the client does not read."""
         ...
+
+
+class Counted(Protocol):
+    """What answers a call, for the log."""
+
+    def usage(self) -> TotalUsage: ...
 
 
 class Call:
@@ -84,7 +90,7 @@ class Call:
             self.request_id = "req-" + secrets.token_hex(12)
         self.started = False
         self.status = 0
-        self.counted: Generation | None = None
+        self.counted: Counted | None = None
         self.fault: str | None = None
         self.arrival_s = time.monotonic()
         self._body_left = (

@@ -57,7 +57,7 @@ async def create_chat_completion(call: Call) -> None:
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         facts = AnswerFacts.of("chatcmpl-", context, request, params, prepared.shown_ids)
         answer = ChatAnswer(**vars(facts), prompt=prompt)
-        await generation.start()
+        await generation.start(call.request_id, answer.id)
     headers = call.ignored_header(ignored)
     parting = None if prepared.plain else Parting(prepared, params.n)
     reasoning = request.include_reasoning is not False

@@ -64,7 +64,7 @@ async def create_completion(call: Call) -> None:
         requests = execution_requests(context, request, params, limits, prompts, deadline_s=deadline, grammar=grammar)
         generation = Generation(context, requests, text_options(params))
         answer = _answer(context, request, params, texts, prompts)
-        await generation.start()
+        await generation.start(call.request_id, answer.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         running_usage = generation.usage if wants_running_usage(request) else None
@@ -74,8 +74,13 @@ async def create_completion(call: Call) -> None:
         await collect(call, generation, choices.add, choices.document, headers)
 
 
-def split_prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[str], list[list[int]]]:
+def split_prompts(
+    prompt: str | list[str | int | list[int]], field: str = "prompt"
+) -> tuple[list[str], list[list[int]]]:
     """The four forms of `prompt` -> (texts, token ids), one of them empty.
+
+    Args:
+        field: what the caller calls it.
 
     Raises:
         InvalidRequest: the list is empty, or mixes forms.
@@ -83,10 +88,10 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> tuple[list[str],
     if isinstance(prompt, str):
         return [prompt], []
     if not prompt:
-        raise InvalidRequest("prompt is an empty list", param="prompt")
+        raise InvalidRequest(f"{field} is an empty list", param=field)
     kind = type(prompt[0])
     if any(type(item) is not kind for item in prompt):
-        raise InvalidRequest("prompt mixes text and token ids", param="prompt")
+        raise InvalidRequest(f"{field} mixes text and token ids", param=field)
     if kind is str:
         return cast(list[str], prompt), []
     if kind is int:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
+from sixfold.api.open_requests import OpenRequests
 from sixfold.api.prompt_length import PromptLength
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
@@ -77,6 +78,7 @@ class ApiContext:
         scored: entries of prompts' log-probabilities that these calls will hold.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
+        open_requests: the same by name.
         prompt_length: refuses what is too long without tokenizing it.
     """
 
@@ -89,6 +91,7 @@ class ApiContext:
         self.scored = 0
         self.draining = False
         self.generations: set[Any] = set()
+        self.open_requests = OpenRequests()
         self._preparing = 0
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")

@@ -81,6 +81,11 @@ class EngineFace(Protocol):
         ...
 
     @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding; 0 while the engine starts."""
+        ...
+
+    @property
     def stats(self) -> EngineStats:
         """The engine's latest snapshot."""
         ...

@@ -37,9 +37,11 @@ TABLE: dict[type[SixfoldError], Row] = {
     errors.NotAllowed: Row(403, "invalid_request_error", "not_allowed"),
     errors.ModelNotFound: Row(404, "invalid_request_error", "model_not_found"),
     errors.RouteNotFound: Row(404, "invalid_request_error", "not_found"),
+    errors.RequestNotFound: Row(404, "invalid_request_error", "request_not_found"),
     errors.BodyTimeout: Row(408, "invalid_request_error", "body_timeout"),
     errors.PayloadTooLarge: Row(413, "invalid_request_error", "payload_too_large"),
     errors.Overloaded: Row(429, "server_overloaded", "overloaded"),
+    errors.RequestAborted: Row(499, "request_aborted", "aborted"),
     errors.RequestFailed: Row(500, "server_error", "request_failed"),
     errors.NotReady: Row(503, "server_unavailable", "not_ready"),
     errors.EngineDead: Row(503, "server_error", "engine_dead"),
@@ -47,7 +49,12 @@ TABLE: dict[type[SixfoldError], Row] = {
     errors.SixfoldError: Row(500, "server_error", "internal_error", internal=True),
 }
 
-STATUS_OF_CODE = {"method_not_allowed": 405, "unsupported_media_type": 415, "headers_too_large": 431}
+STATUS_OF_CODE = {
+    "method_not_allowed": 405,
+    "ambiguous_id": 409,
+    "unsupported_media_type": 415,
+    "headers_too_large": 431,
+}
 """Codes with a status of their own within their class."""
 
 

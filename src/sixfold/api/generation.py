@@ -64,6 +64,7 @@ class Generation:
         """Who awaits it is in `run`."""
         self._error: Exception | None = None
         self._closed = False
+        self._names: tuple[str, ...] = ()
         self._n_choices = len(requests) * requests[0].n
         self.n_scored = sum(
             len(request.prompt_token_ids) * (request.prompt_logprobs + 1) * request.n
@@ -90,8 +91,11 @@ class Generation:
         ]
         self._timing = context.metrics.begin(requests[0].arrival_s)
 
-    async def start(self) -> None:
+    async def start(self, *names: str) -> None:
         """Hand everything to the engine; all or nothing.
+
+        Args:
+            names: under which another call can end it: the call's label, the answer's id.
 
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
@@ -102,6 +106,8 @@ class Generation:
         self._context.in_flight += self._n_choices
         self._context.scored += self.n_scored
         self._context.generations.add(self)
+        self._names = names
+        self._context.open_requests.enter(names, self)
         try:
             for request in self._requests:
                 handle = await self._context.client.submit(request)
@@ -119,7 +125,7 @@ class Generation:
 
         Raises:
             RequestFailed, DeadlineExceeded, EngineDead, NotReady: after everything that came before the fault.
-            ClientGone: it was closed from outside.
+            ClientGone, RequestAborted: it was closed from outside.
             Exception: whatever `take` raised.
         """
         if self._error is not None:  # closed meanwhile
@@ -146,6 +152,7 @@ class Generation:
         self._context.in_flight -= self._n_choices
         self._context.scored -= self.n_scored
         self._context.generations.discard(self)
+        self._context.open_requests.leave(self._names, self)
         self._timing.end(self._reasons())
 
     def usage(self) -> TotalUsage:

@@ -20,7 +20,15 @@ from sixfold.api.completions import Completion
 from sixfold.api.errors import STATUS_OF_CODE, TABLE, ErrorEnvelope
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
-from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from sixfold.api.schemas import (
+    AbortRequest,
+    ApplyTemplateRequest,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
 from sixfold.api.tokenize import DetokenizeResponse, TokenizeResponse
 
 __all__ = ["OPERATIONS", "Operation", "document", "openapi", "statuses"]
@@ -29,8 +37,10 @@ ALWAYS = (400, 403, 405, 408, 431, 500, 503)
 """What any path may answer: broken HTTP, a `Host` or a method that is not allowed, slow or large headers, faults, too
 many connections."""
 
-POST_ERRORS = (404, 413, 415, 429, 504)
+POST_ERRORS = (404, 413, 415, 429)
 """Of whatever takes a body and a permit."""
+GENERATION_ERRORS = (*POST_ERRORS, 499, 504)
+"""What may happen to a request in the engine besides."""
 
 
 class Operation(NamedTuple):
@@ -58,7 +68,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/chat/completions",
         "Answer a chat, whole or as a stream",
         ChatRequest,
-        errors=POST_ERRORS,
+        errors=GENERATION_ERRORS,
         response=ChatCompletion,
         examples={
             "chat": {"messages": _MESSAGES, "max_tokens": 64},
@@ -70,7 +80,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/completions",
         "Continue a text, texts, or token ids; score a prompt",
         CompletionRequest,
-        errors=POST_ERRORS,
+        errors=GENERATION_ERRORS,
         response=Completion,
         examples={
             "text": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
@@ -94,6 +104,25 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=POST_ERRORS,
         response=DetokenizeResponse,
         examples={"ids": {"tokens": [1, 2, 3]}},
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "One vector for each text",
+        EmbeddingRequest,
+        errors=GENERATION_ERRORS,
+        examples={"texts": {"input": ["A cat sleeps.", "The dog barks."]}},
+    ),
+    Operation(
+        "post", "/v1/abort", "End a request that another connection waits for", AbortRequest, errors=(*POST_ERRORS, 409)
+    ),
+    Operation(
+        "post",
+        "/apply-template",
+        "A chat as the model reads it",
+        ApplyTemplateRequest,
+        errors=POST_ERRORS,
+        examples={"chat": {"messages": _MESSAGES}},
     ),
     Operation(
         "get", "/", "Plain text for people: name, version, model, where to look, a line to try", None, "text/plain"

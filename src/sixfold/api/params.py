@@ -22,6 +22,7 @@ from sixfold.text.script import script_ids
 
 __all__ = [
     "Limits",
+    "check_service",
     "deadline_s",
     "execution_requests",
     "sampling_params",
@@ -80,10 +81,7 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
     """
     refuse_unsupported(request)
     _check_stream(request)
-    if request.priority is not None and not -PRIORITY_LIMIT <= request.priority < PRIORITY_LIMIT:
-        raise InvalidRequest("priority must fit into 32 bits", param="priority")
-    if request.cache_salt is not None and len(request.cache_salt) > MAX_CACHE_SALT_CHARS:
-        raise InvalidRequest(f"cache_salt is longer than {MAX_CACHE_SALT_CHARS} characters", param="cache_salt")
+    check_service(request.priority, request.cache_salt)
     given = {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}
     if request.stop is not None:
         given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
@@ -97,6 +95,14 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
         )
     except InvalidRequest as error:
         raise _renamed(error, {"max_tokens": limits.max_tokens_field, "logprobs": limits.logprobs_field}) from None
+
+
+def check_service(priority: int | None, cache_salt: str | None) -> None:
+    """Raises: InvalidRequest: what says how a request is served, whatever it is, is out of range."""
+    if priority is not None and not -PRIORITY_LIMIT <= priority < PRIORITY_LIMIT:
+        raise InvalidRequest("priority must fit into 32 bits", param="priority")
+    if cache_salt is not None and len(cache_salt) > MAX_CACHE_SALT_CHARS:
+        raise InvalidRequest(f"cache_salt is longer than {MAX_CACHE_SALT_CHARS} characters", param="cache_salt")
 
 
 def text_options(params: SamplingParams, shown_ids: frozenset[int] = frozenset()) -> TextOptions:

@@ -39,20 +39,26 @@ class PromptLength:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
 
-    def check(self, parts: Iterable[str | int], field: str) -> None:
-        """Raises:
-        ContextLengthExceeded: the prompt, pieces of text and token ids, is too long whatever its tokens are.
+    def check(self, parts: Iterable[str | int], field: str, *, is_answered: bool = True) -> None:
+        """Refuse a prompt, pieces of text and token ids, that is too long whatever its tokens are.
+
+        Args:
+            is_answered: an answer follows, which needs at least one token of the context.
+
+        Raises:
+            ContextLengthExceeded
         """
+        limit = self._max_model_len - is_answered
         parts = list(parts)
         texts = [part for part in parts if isinstance(part, str)]
         n_ids = len(parts) - len(texts)
-        if n_ids + 4 * sum(map(len, texts)) < self._max_model_len:
+        if n_ids + 4 * sum(map(len, texts)) <= limit:
             return  # even if each byte were a token
         least = n_ids + sum(map(self.least_tokens, texts))
-        if least >= self._max_model_len:
+        if least > limit:
+            need = ", and the answer needs one" if is_answered else ""
             raise ContextLengthExceeded(
-                f"the prompt has at least {least} tokens; the context is {self._max_model_len} tokens, and the answer "
-                "needs one",
+                f"the prompt has at least {least} tokens; the context is {self._max_model_len} tokens{need}",
                 param=field,
                 code="context_length_exceeded",
             )

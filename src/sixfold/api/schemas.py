@@ -25,14 +25,18 @@ from sixfold.errors import InvalidRequest
 __all__ = [
     "INERT",
     "MAX_CACHE_SALT_CHARS",
+    "MAX_INPUTS",
     "MAX_MESSAGES",
     "MAX_PROMPTS",
     "UNSUPPORTED",
+    "AbortRequest",
+    "ApplyTemplateRequest",
     "ChatMessage",
     "ChatRequest",
     "CompletionRequest",
     "ContentPart",
     "DetokenizeRequest",
+    "EmbeddingRequest",
     "GenerationRequest",
     "StreamOptions",
     "TokenizeRequest",
@@ -44,6 +48,8 @@ __all__ = [
 MAX_PROMPTS = 256
 """Prompts times n of one completions call."""
 MAX_MESSAGES = 4096
+MAX_INPUTS = 2048
+"""Texts of one embeddings call."""
 MAX_CACHE_SALT_CHARS = 256
 
 INERT = frozenset(
@@ -290,6 +296,44 @@ class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     echo: Annotated[bool | None, says("no part of the chat is repeated in the answer")] = None
     chat_template: Annotated[Any, says("a template comes with the model alone")] = None
     documents: Annotated[Any, says("see `chat_template_kwargs`")] = None
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/embeddings`."""
+
+    input: Annotated[
+        str | list[str | int | list[int]],
+        says("a text, texts, token ids, or lists of them: up to 2048, of 300000 tokens together"),
+    ]
+    model: Annotated[str | None, says("name of the served model", "the served model")] = None
+    encoding_format: Annotated[str | None, says("`float`, or `base64`: float32, little-endian", "`float`")] = None
+    dimensions: Annotated[int | None, says("only the model's own number", "the model's")] = None
+    pooling: Annotated[
+        str | None, says("`mean` of the tokens' hidden states, or `last`: the last token's", "`mean`")
+    ] = None
+    normalize: Annotated[bool | None, says("to length 1", True)] = None
+    priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
+    cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
+    # inert
+    user: Annotated[str | None, says("who asks, for OpenAI's own records")] = None
+
+
+class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /apply-template`."""
+
+    messages: Annotated[list[ChatMessage], says("as in a chat")]
+    model: Annotated[str | None, says("name of the served model", "the served model")] = None
+    add_generation_prompt: Annotated[
+        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
+    ] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    return_token_ids: Annotated[bool | None, says("`prompt_token_ids` in the answer", False)] = None
+
+
+class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/abort`."""
+
+    id: Annotated[str, says("the `id` in an answer or its events, or the call's `X-Request-Id`; up to 256 characters")]
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,8 @@
-"""`POST /tokenize` and `POST /detokenize`: the model's tokenizer, and its chat template, without a generation."""
+"""`POST /tokenize`, `/detokenize`, `/apply-template`: the model's tokenizer and chat template without a generation."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -8,11 +10,11 @@ from sixfold.api.call import Call
 from sixfold.api.chat_messages import template_messages
 from sixfold.api.conversation import Conversation, prompt_ids, render, template_of
 from sixfold.api.decoding import read_request
-from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
+from sixfold.api.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 
-__all__ = ["detokenize", "tokenize"]
+__all__ = ["apply_template", "detokenize", "tokenize"]
 
 
 class TokenizeResponse(msgspec.Struct):
@@ -22,6 +24,13 @@ class TokenizeResponse(msgspec.Struct):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
+
+
+class ApplyTemplateResponse(msgspec.Struct, omit_defaults=True):
+    """The chat as the model reads it."""
+
+    prompt: str
+    prompt_token_ids: list[int] | None = None
 
 
 class DetokenizeResponse(msgspec.Struct):
@@ -55,6 +64,31 @@ async def detokenize(call: Call) -> None:
             context.client.tokenizer.decode, request.tokens, skip_special=bool(request.skip_special_tokens)
         )
     await call.respond(200, msgspec.json.encode(DetokenizeResponse(text)), headers=call.ignored_header(ignored))
+
+
+async def apply_template(call: Call) -> None:
+    """Handle one call."""
+    context = call.context
+    with context.admitted():
+        request, ignored = await read_request(call, ApplyTemplateRequest)
+        messages = template_messages(request.messages)
+        context.check_model(request.model)
+        template, tokenizer = template_of(context), context.client.tokenizer
+        options: dict[str, Any] = {
+            "add_generation_prompt": request.add_generation_prompt is not False,
+            "template_variables": request.chat_template_kwargs,
+        }
+
+        def render() -> ApplyTemplateResponse:
+            answer = ApplyTemplateResponse(template.render_text(messages, **options))
+            if request.return_token_ids:
+                [ids] = tokenizer.encode_parts([template.render_parts(messages, **options)])
+                tokenizer.lead_with_bos(ids)
+                answer.prompt_token_ids = ids
+            return answer
+
+        answer = await context.aside(render)
+    await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
 
 
 async def _ids(call: Call, request: TokenizeRequest) -> list[int]:

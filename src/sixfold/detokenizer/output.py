@@ -32,6 +32,8 @@ class ChoiceDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """[len(token_ids)]"""
     prompt_logprobs: list[TokenLogprobs] | None = None
     n_cached: int = 0
+    embedding: bytes = b""
+    """Of a request with `pooling`, with its finish: [hidden] float32, little-endian."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """With `stop`: the stop token's id, or the stop string."""
@@ -174,6 +176,7 @@ class OutputProcessor:
                 logprobs=logprobs,
                 prompt_logprobs=delta.prompt_logprobs,
                 n_cached=delta.n_cached,
+                embedding=delta.embedding,
                 finish_reason=reason,
                 stop_reason=stop_reason,
                 error=finish.message if finish is not None and match is None else "",

@@ -127,6 +127,8 @@ class EngineClient:
         self._handles: dict[int, RequestHandle] = {}
         self._control: _Channel | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
+        self.embedding_size = 0
+        """Numbers of an embedding; known once connected."""
         self.stats = EngineStats()
         self.engine_epoch = 0
         self.ready = False
@@ -154,6 +156,7 @@ class EngineClient:
         welcome = await self._welcome
         self.engine_epoch = welcome.engine_epoch
         self.build = f"{self.build}/{welcome.worker.isa}"
+        self.embedding_size = welcome.worker.hidden
         self.ready = True
         return welcome
 

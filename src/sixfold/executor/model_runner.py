@@ -6,6 +6,7 @@ A step's tokens stand row after row:
     tokens      [0, T)  token_ids, positions, row_of_token
     logits for  the last token of every row with SAMPLE, then every token of rows with PROMPT_LOGPROBS whose successor
                 is part of the prompt; no other token meets the head
+    hidden of   the tokens that an embedding is made of (pooling.py)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sixfold.config import Config
 from sixfold.errors import DoesNotFit
 from sixfold.executor.grammar_vocabulary import read_vocabulary
 from sixfold.executor.native import kernels, models
+from sixfold.executor.pooling import Pools
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
@@ -47,6 +49,7 @@ class NativeBackend:
         self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
         self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool), grammars=grammars)
         self._prompt_logprobs: dict[int, int] = {}
+        self._pools = Pools(model.config.hidden)
         self._logits = np.empty((max_slots, model.vocab), np.float32)
         self._absent = np.array(model.config.absent_ids, np.intp)
         self._head_is_wider = len(self._absent) > 0
@@ -60,6 +63,7 @@ class NativeBackend:
             self._pool.isa,
             model.bytes_weights,
             self._kv.n_bytes,
+            model.config.hidden,
         )
 
     @classmethod
@@ -85,11 +89,13 @@ class NativeBackend:
     def free(self, slot: int) -> None:
         self._sampler.free(slot)
         self._prompt_logprobs.pop(slot, None)
+        self._pools.free(slot)
 
     def admit(self, admit: SlotAdmit) -> None:
         self._sampler.admit(admit.slot, admit)
         if admit.prompt_logprobs is not None:
             self._prompt_logprobs[admit.slot] = admit.prompt_logprobs
+        self._pools.admit(admit)
 
     def copy_blocks(self, copies: Int32) -> None:
         self._kv.copy_blocks(np.ascontiguousarray(copies))
@@ -100,6 +106,8 @@ class NativeBackend:
         # Between two steps the caches are cold: an array operation that can be left out is 10 us of a step's 3000.
         drawing = self._drawing(step) if self._sampler.any_logits_needed or self._head_is_wider else NO_ROWS
         logits = self._logit_rows(len(drawing) + n_scored)
+        pooled = self._pools.tokens(step, slots) if self._pools else None
+        hidden = np.empty((len(pooled), self._program.hidden), np.float32) if pooled is not None else None
         drawn = Drawn(np.empty(step.n_rows, np.int32), np.empty(step.n_rows, np.int32))
         if len(drawing):
             self._sampler.begin(step.slots[drawing])
@@ -113,6 +121,8 @@ class NativeBackend:
             drawn.token_ids,
             drawn.status,
             logits,
+            pooled,
+            hidden,
         )
         if self._head_is_wider:
             logits[:, self._absent] = -np.inf
@@ -121,6 +131,8 @@ class NativeBackend:
         self._sampler.observe(step.slots, drawn.token_ids)
         if scored:
             self._score(step, slots, scored, logits[len(drawing) :], drawn)
+        if hidden is not None:
+            self._pools.take(step, slots, hidden, drawn)
         return drawn
 
     def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:

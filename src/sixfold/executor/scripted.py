@@ -6,6 +6,8 @@ which is what tests of caching, preemption and replay need.
 
 The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
 `min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN.
+
+A token's hidden state depends on its id alone: the embeddings of texts are the closer, the more tokens they share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from sixfold.executor.pooling import Pools
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
@@ -28,6 +31,10 @@ from sixfold.text.script import FAULT
 __all__ = ["ScriptedBackend"]
 
 _HIGH = 40.0  # exp(-40) times any vocabulary is far below one ulp of a probability: the draw is the script's
+
+
+HIDDEN = 64
+"""Numbers of a hidden state, and so of an embedding."""
 
 
 class ScriptedBackend:
@@ -55,7 +62,7 @@ class ScriptedBackend:
         step_s: float = 0.0,
         grammars: MatcherFactory | None = None,
     ) -> None:
-        self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0)
+        self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0, HIDDEN)
         self._n_vocab = n_vocab
         self._printable = printable
         self._end_id = end_id
@@ -63,14 +70,17 @@ class ScriptedBackend:
         self._step_s = step_s
         self._sampler = Sampler(max_slots, n_vocab, grammars=grammars)
         self._admits: dict[int, SlotAdmit] = {}
+        self._pools = Pools(HIDDEN)
 
     def free(self, slot: int) -> None:
         self._admits.pop(slot, None)
         self._sampler.free(slot)
+        self._pools.free(slot)
 
     def admit(self, admit: SlotAdmit) -> None:
         self._admits[admit.slot] = admit
         self._sampler.admit(admit.slot, admit)
+        self._pools.admit(admit)
 
     def copy_blocks(self, copies: Int32) -> None:
         """There is no KV to copy."""
@@ -84,6 +94,9 @@ class ScriptedBackend:
             self._draw(step, slots, rows, drawn)
         for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS):
             drawn.prompt_logprobs[int(row)] = self._score(step, slots, int(row))
+        pooled = self._pools.tokens(step, slots)
+        if len(pooled):
+            self._pools.take(step, slots, _hidden_states(_token_ids(step, slots)[pooled]), drawn)
         return drawn
 
     def close(self) -> None:
@@ -124,3 +137,17 @@ class ScriptedBackend:
         logits = np.zeros((len(targets), self._n_vocab), np.float32)
         logits[np.arange(len(targets)), targets] = _HIGH
         return self._sampler.score(logits, targets, self._admits[slot].prompt_logprobs or 0)
+
+
+def _token_ids(step: StepArrays, slots: Slots) -> Int32:
+    """Of all the step's tokens, row after row."""
+    rows = zip(step.slots.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True)
+    return np.concatenate([slots.tokens[slot, start : start + count] for slot, start, count in rows])
+
+
+def _hidden_states(token_ids: Int32) -> npt.NDArray[np.float32]:
+    """[tokens, HIDDEN] numbers in [-1, 1), drawn by a hash of token id and place."""
+    mixed = np.asarray(token_ids[:, None] * HIDDEN + np.arange(HIDDEN), np.uint32)
+    for multiplier in (0x7FEB352D, 0x846CA68B):
+        mixed = np.asarray((mixed ^ (mixed >> np.uint32(16))) * np.uint32(multiplier), np.uint32)
+    return np.asarray((mixed >> np.uint32(8)) / 2**23 - 1, np.float32)

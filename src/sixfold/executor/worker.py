@@ -32,6 +32,8 @@ class Drawn:
     """Row -> of its drawn token, where asked for."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Row -> scores of the prompt tokens at positions [start + 1, ...]."""
+    embeddings: dict[int, bytes] = field(default_factory=dict)
+    """Row -> the finished embedding of its prompt, as in `StepResult`."""
 
     @classmethod
     def nothing(cls) -> Drawn:
@@ -95,6 +97,7 @@ class Worker:
             status=drawn.status.tolist(),
             logprobs=drawn.logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
+            embeddings=drawn.embeddings,
             forward_s=time.perf_counter() - started,
         )
 

@@ -6,8 +6,9 @@ Runs in: every process. Owns: nothing. May import: errors. Start reading at: req
 from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
-from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Sampling
+from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
 from sixfold.messages.step import (
+    EMBED,
     PROMPT_LOGPROBS,
     SAMPLE,
     RowStatus,
@@ -18,6 +19,7 @@ from sixfold.messages.step import (
 )
 
 __all__ = [
+    "EMBED",
     "PROMPT_LOGPROBS",
     "SAMPLE",
     "Abort",
@@ -31,6 +33,7 @@ __all__ = [
     "GenerateRequest",
     "Hello",
     "OutputBatch",
+    "Pooling",
     "Rejected",
     "RequestId",
     "RowStatus",

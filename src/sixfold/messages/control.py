@@ -28,6 +28,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, tag="worker_facts"):
     isa: str
     bytes_weights: int
     bytes_kv: int
+    hidden: int = 0
+    """Numbers of an embedding."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

@@ -5,9 +5,15 @@ Cache identity follows these fields, never the API request: two equal texts may 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-__all__ = ["Abort", "FinishAt", "GenerateRequest", "Sampling"]
+__all__ = ["Abort", "FinishAt", "GenerateRequest", "Pooling", "Sampling"]
+
+Pooling = Literal["", "mean", "last"]
+"""How the hidden states of a prompt's tokens, behind the final norm, become one vector: their mean (which turns prefix
+reuse off for reading), or the last one."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +66,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     sampling: Sampling
     prompt_logprobs: int | None = None
     """Report the prompt's own log-probabilities with this many alternatives (turns prefix reuse off for reading)."""
+    pooling: Pooling = ""
+    """Not empty: an embedding of the prompt is wanted and no token, so n is 1 and `max_tokens` 0."""
     priority: int = 0
     """Lower runs earlier, where the scheduling policy is `priority`."""
     arrival_s: float = 0.0

@@ -8,7 +8,8 @@ A row is one slot's part of a step. Rows are matched by their keys `(slot, gener
     incarnations[i] bumped when the request resumes after preemption: a row over a revoked block table does not match
     starts[i]       position of the first token that this row computes
     counts[i]       number of tokens that it computes: positions [starts[i], starts[i] + counts[i])
-    flags[i]        SAMPLE: the row reaches the last known token, draw the next one. PROMPT_LOGPROBS: score the chunk
+    flags[i]        SAMPLE: the row reaches the last known token, draw the next one. PROMPT_LOGPROBS: score the chunk.
+                    EMBED: the chunk is part of an embedding, which is complete with the prompt's last token
 
 The worker knows a slot's tokens: those of `SlotAdmit` and those that it drew itself. Hence a decode row
 needs no token id, and step n+1 can be planned while step n runs.
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import msgspec
 
-from sixfold.messages.request import Sampling
+from sixfold.messages.request import Pooling, Sampling
 
-__all__ = ["PROMPT_LOGPROBS", "SAMPLE", "RowStatus", "SlotAdmit", "StepPlan", "StepResult", "TokenLogprobs"]
+__all__ = ["EMBED", "PROMPT_LOGPROBS", "SAMPLE", "RowStatus", "SlotAdmit", "StepPlan", "StepResult", "TokenLogprobs"]
 
 SAMPLE = 1
 PROMPT_LOGPROBS = 2
+EMBED = 4
 
 
 class RowStatus:
@@ -38,6 +40,8 @@ class RowStatus:
     """The row's grammar hit a limit: what it allows is not known."""
     NOTHING_ALLOWED = 4
     """Grammar, bias and the wait for `min_tokens` together leave this row no token."""
+    NAN_HIDDEN = 5
+    """The hidden states that an embedding is made of are not finite."""
 
 
 class SlotAdmit(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +57,7 @@ class SlotAdmit(msgspec.Struct, frozen=True, kw_only=True):
     choice: int
     sampling: Sampling
     prompt_logprobs: int | None = None
+    pooling: Pooling = ""
     script: tuple[int, ...] = ()
 
 
@@ -116,5 +121,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """Row index -> of its drawn token, where the slot's sampling asks for them."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Row index -> entry j scores the token at position starts[i] + 1 + j, as far as the prompt goes."""
+    embeddings: dict[int, bytes] = {}
+    """Row index -> the prompt's pooled hidden state, [hidden] float32, little-endian: of rows with EMBED that reach the
+    prompt's end."""
     forward_s: float = 0.0
     """Time in the forward pass and sampler."""

@@ -74,6 +74,8 @@ class AdmissionLimits:
             raise InvalidRequest(f"n must be between 1 and {self.max_open}, not {message.n}", param="n")
         if message.max_tokens < 0:
             raise InvalidRequest(f"max_tokens must be at least 0, not {message.max_tokens}", param="max_tokens")
+        if message.pooling and (message.n != 1 or message.max_tokens):
+            raise InvalidRequest("an embedding has no choices and generates nothing", param="n")
         if len(message.delivered) not in (0, message.n):
             raise InvalidRequest("delivered tokens must be given for every choice or for none", param="delivered")
         if n_prompt + message.max_tokens > self.max_model_len:

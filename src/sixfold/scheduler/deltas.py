@@ -13,6 +13,7 @@ FAULTS = {
     RowStatus.GRAMMAR_FAULT: "the structured output reached a limit of its grammar: the grammar is too complex",
     RowStatus.NOTHING_ALLOWED: "no token is left to draw: structured output, logit_bias, stop_token_ids and min_tokens "
     "together forbid all of them",
+    RowStatus.NAN_HIDDEN: "the model produced no usable hidden states for this request",
 }
 
 
@@ -48,7 +49,7 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
     )
 
 
-def last_delta(sequence: Sequence, finish: Finish) -> TokenDelta:
+def last_delta(sequence: Sequence, finish: Finish, embedding: bytes = b"") -> TokenDelta:
     """The end without a new token. Of the prompt's log-probabilities it carries all or none."""
     is_whole = finish.reason == "length" and sequence.n_computed >= sequence.n_prompt
     prompt_logprobs, n_cached = (None, 0) if sequence.has_spoken else _first_words(sequence)
@@ -59,6 +60,7 @@ def last_delta(sequence: Sequence, finish: Finish) -> TokenDelta:
         first_index=sequence.n_output,
         prompt_logprobs=prompt_logprobs if is_whole else None,
         n_cached=n_cached,
+        embedding=embedding,
         finish=finish,
     )
 

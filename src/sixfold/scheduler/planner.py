@@ -237,8 +237,8 @@ class Planner:
 
     def _find_prefix(self, sequence: Sequence) -> tuple[Prefix, Sequence | None]:
         """From the cache or from another choice of the request, whichever gives more. One token is left to compute,
-        since logits are needed; where the prompt's own are wanted, all are."""
-        if sequence.prompt_logprobs is not None:
+        since logits are needed; where the prompt's own are wanted, or the mean of its hidden states, all are."""
+        if sequence.prompt_logprobs is not None or sequence.request.message.pooling == "mean":
             return Prefix(), None
         prefix = self._kv.plan_prefix(sequence.table, sequence.n_pending - 1)
         n_forked = sequence.n_prompt - 1

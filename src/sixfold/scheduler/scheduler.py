@@ -24,6 +24,7 @@ from sixfold.config import SchedulerConfig
 from sixfold.errors import DeadlineExceeded, ProtocolError
 from sixfold.kv_cache import KVCacheManager
 from sixfold.messages import (
+    EMBED,
     PROMPT_LOGPROBS,
     SAMPLE,
     EngineStats,
@@ -47,6 +48,7 @@ from sixfold.scheduler.slots import SlotTable
 from sixfold.scheduler.step_messages import (
     LaunchedStep,
     check_result,
+    embedding_of,
     scored_prompt,
     slot_admit,
     write_rows,
@@ -316,6 +318,8 @@ class Scheduler:
         if end == sequence.n_known and sequence.limit:
             row.flags = SAMPLE
             sequence.n_known = min(end + 1, sequence.target)
+        elif not sequence.limit and sequence.request.message.pooling:
+            row.flags = EMBED
         if sequence.prompt_logprobs is not None and row.start < sequence.n_prompt - 1:
             row.flags |= PROMPT_LOGPROBS
         sequence.n_planned = end
@@ -375,13 +379,13 @@ class Scheduler:
             if finish is not None:
                 self._close(sequence, finish.reason)
         elif not sequence.limit and end == sequence.n_prompt:
-            self._finish(sequence, Finish("length"), deltas)
+            self._finish(sequence, Finish("length"), deltas, embedding_of(result, index, row))
 
     # ---- endings ----------------------------------------------------------------------------------------------------
 
-    def _finish(self, sequence: Sequence, finish: Finish, deltas: list[TokenDelta]) -> None:
+    def _finish(self, sequence: Sequence, finish: Finish, deltas: list[TokenDelta], embedding: bytes = b"") -> None:
         """End a choice without a new token."""
-        deltas.append(last_delta(sequence, finish))
+        deltas.append(last_delta(sequence, finish, embedding))
         if not sequence.limit:
             # Choices of a prompt that is only scored have nothing of their own to do: they end with their leader.
             for other in sequence.request.sequences:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sixfold.errors import ProtocolError
-from sixfold.messages import PROMPT_LOGPROBS, SlotAdmit, StepPlan, StepResult, TokenLogprobs
+from sixfold.messages import EMBED, PROMPT_LOGPROBS, SlotAdmit, StepPlan, StepResult, TokenLogprobs
 from sixfold.scheduler.plan import Row
 from sixfold.scheduler.sequence import Sequence
 
-__all__ = ["LaunchedStep", "check_result", "scored_prompt", "slot_admit", "write_rows"]
+__all__ = ["LaunchedStep", "check_result", "embedding_of", "scored_prompt", "slot_admit", "write_rows"]
 
 
 class LaunchedStep(NamedTuple):
@@ -33,6 +33,7 @@ def slot_admit(sequence: Sequence) -> SlotAdmit:
         choice=sequence.choice,
         sampling=message.sampling,
         prompt_logprobs=message.prompt_logprobs if sequence.prompt_logprobs is not None else None,
+        pooling=message.pooling,
         script=message.script,
     )
 
@@ -84,3 +85,17 @@ def scored_prompt(result: StepResult, index: int, row: Row) -> list[TokenLogprob
     if len(entries) != min(row.end, row.sequence.n_prompt - 1) - row.start:
         raise ProtocolError(f"result of step {result.step_id} lacks log-probabilities of prompt tokens")
     return entries
+
+
+def embedding_of(result: StepResult, index: int, row: Row) -> bytes:
+    """The embedding that is complete with this row; b"" for a row that was not asked.
+
+    Raises:
+        ProtocolError: it is missing.
+    """
+    if not row.flags & EMBED:
+        return b""
+    embedding = result.embeddings.get(index, b"")
+    if not embedding:
+        raise ProtocolError(f"result of step {result.step_id} lacks an embedding")
+    return embedding

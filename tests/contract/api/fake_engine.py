@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from sixfold.errors import EngineDead, SixfoldError
 from sixfold.messages import EngineStats, Finish, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.text import CHATML, ChatTemplate, Tokenizer, byte_tokenizer
@@ -16,7 +18,15 @@ OnDeltas = Callable[[list[TokenDelta]], None]
 OnFault = Callable[[SixfoldError], None]
 
 FAULT = -1
+EMBEDDING_SIZE = 8
 CONTEXT = 512
+
+
+def embedding(request: GenerateRequest) -> bytes:
+    """The mean, or the last, of vectors that depend on the token ids alone."""
+    states = np.sin(np.outer(request.prompt_token_ids, np.arange(1, EMBEDDING_SIZE + 1)))
+    pooled = states.mean(axis=0) if request.pooling == "mean" else states[-1]
+    return bytes(pooled.astype("<f4").tobytes())
 
 
 class FakeHandle:
@@ -100,6 +110,8 @@ class FakeHandle:
             if choice == 0 and request.prompt_logprobs is not None:
                 ids = request.prompt_token_ids
                 first["prompt_logprobs"] = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]
+        if request.pooling:
+            first["embedding"] = embedding(request)
         if request.max_tokens == 0:
             self._end(choice, "length")
             return TokenDelta(uid=request.uid, choice=choice, first_index=0, finish=Finish("length"), **first)
@@ -150,6 +162,7 @@ class FakeEngine:
         self.model_name = "fake"
         self.max_model_len = max_model_len
         self.default_seed: int | None = None
+        self.embedding_size = EMBEDDING_SIZE
         self.sampling_defaults: dict[str, Any] = {}
         self.max_outstanding = 256
         self.scripted = True

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,9 +17,10 @@ from sixfold.api.app import ROUTES
 from sixfold.api.decoding import decode
 from sixfold.api.openapi import OPERATIONS, Operation, statuses
 from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from sixfold.text import ChatTemplate
 
 from .conftest import Target, eventually
-from .fake_engine import FakeEngine
+from .fake_engine import CONTEXT, FakeEngine
 
 
 def test_models(target: Target) -> None:
@@ -26,9 +28,54 @@ def test_models(target: Target) -> None:
     assert document["object"] == "list"
     (model,) = document["data"]
     assert (model["id"], model["object"], model["owned_by"]) == (target.model, "model", "sixfold")
+    assert model["max_model_len"] == CONTEXT and isinstance(model["created"], int)
     assert target.get(f"/v1/models/{target.model}").json == model
     answer = target.get("/v1/models/nope/x")
-    assert (answer.status, answer.error["param"]) == (404, "model")
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (404, "model", "model_not_found")
+
+
+def test_models_whose_names_have_slashes(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.model_name = "org/model with blanks"
+    target, _ = serve(fake)
+    for path in ("org/model%20with%20blanks", "org%2Fmodel%20with%20blanks"):
+        assert target.get(f"/v1/models/{path}").json["id"] == fake.model_name
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{target.port}/v1", api_key="none", max_retries=0) as client:
+        assert client.models.retrieve(fake.model_name).id == fake.model_name
+        assert [model.id for model in client.models.list()] == [fake.model_name]
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("org/other")
+
+
+def test_apply_template_shows_what_a_chat_reads(target: Target) -> None:
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    answer = target.post("/apply-template", {"messages": messages}).json
+    assert set(answer) == {"prompt"}
+    assert answer["prompt"].endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+    whole = target.post("/apply-template", {"messages": messages, "return_token_ids": True}).json
+    assert whole["prompt"] == answer["prompt"]
+    assert whole["prompt_token_ids"] == target.post("/tokenize", {"messages": messages}).json["tokens"]
+    closed = target.post("/apply-template", {"messages": messages, "add_generation_prompt": False}).json["prompt"]
+    assert answer["prompt"] == closed + "<|im_start|>assistant\n"
+
+
+def test_apply_template_hands_variables_to_the_template(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.chat_template = ChatTemplate("{{ mood }} {{ messages[0].content }}", fake.tokenizer)
+    target, _ = serve(fake)
+    document = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"mood": "glad"}}
+    assert target.post("/apply-template", document).json == {"prompt": "glad hi"}
+    fake.chat_template = None
+    assert target.post("/apply-template", document).error["code"] == "no_chat_template"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "add_generation_prompt", "chat_template"])
+def test_O48_reserved_names_of_template_variables_are_refused(target: Target, name: str) -> None:
+    document = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {name: True}}
+    answer = target.post("/apply-template", document)
+    assert answer.status == 400 and answer.error["param"] == "chat_template_kwargs"
+    answer = target.post("/apply-template", {"messages": document["messages"], "chat_template": "{{ 1 }}"})
+    assert answer.status == 400 and answer.error["param"] == "chat_template"
 
 
 def test_tokenize_and_back(target: Target) -> None:
@@ -68,6 +115,11 @@ def test_tokenize_of_a_chat_counts_what_the_chat_counts(target: Target) -> None:
             {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},
             "add_special_tokens",
         ),
+        ("/apply-template", {}, "messages"),
+        ("/apply-template", {"messages": []}, "messages"),
+        ("/apply-template", {"messages": [{"role": "cat", "content": "a"}]}, "messages[0].role"),
+        ("/apply-template", {"messages": "a"}, "messages"),
+        ("/apply-template", {"messages": [], "chat_template_kwargs": 5}, "chat_template_kwargs"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [99999999]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),

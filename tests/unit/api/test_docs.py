@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sixfold import sampling_params
-from sixfold.api import call, context, decoding, guard, params, schemas
+from sixfold.api import abort, call, context, decoding, embeddings, guard, params, schemas
 from sixfold.api.errors import STATUS_OF_CODE, TABLE
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
 from sixfold.api.openapi import OPERATIONS
@@ -67,6 +67,9 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
     for text in (
         f"{sampling_params.MAX_N}; prompts times n: {schemas.MAX_PROMPTS}",
         f"| messages | {schemas.MAX_MESSAGES}",
+        f"{schemas.MAX_INPUTS}, {embeddings.MAX_INPUT_TOKENS} tokens together; {embeddings.WAVE} of them",
+        f"| numbers in an embeddings answer | {embeddings.MAX_NUMBERS}:",
+        f"| `id` of an abort | {abort.MAX_ID_CHARS} characters |",
         f"{sampling_params.MAX_STOP} strings of 1 to {sampling_params.MAX_STOP_CHARS} characters",
         f"| `stop_token_ids` | {sampling_params.MAX_STOP_TOKEN_IDS} |",
         f"{sampling_params.MAX_LOGIT_BIAS} ids",

@@ -17,7 +17,7 @@ A program is a flat list of fused operations over a residual stream x [tokens, h
 Every norm is an RMSNorm. Norms (but the last), biases, windows and caps are optional: None or 0 leaves them out.
 
 `Program.run(token_ids, positions, row_of_token, slot_of_row, block_tables, logit_tokens, greedy, out_ids, out_nan,
-logits=None)` replays it for one step:
+logits=None, hidden_tokens=None, hidden=None)` replays it for one step:
 
     token_ids     [T] int32
     positions     [T] int32, absolute; within a row rising by one
@@ -29,6 +29,8 @@ logits=None)` replays it for one step:
     out_ids       [L] int32, written: argmax of every row, ties to the lowest id; -1 where nothing is above -inf
     out_nan       [L] uint8, written: 1 = the row holds NaN or +inf, or nothing above -inf
     logits        [rows with greedy = 0, vocabulary] float32, written in order; None when there is none
+    hidden_tokens [H] int32: indices into the step's tokens; None when there is none
+    hidden        [H, hidden] float32, written: the head's input, norm(x[hidden_tokens]), before it is rounded
 
 A row's results depend on its own tokens and positions alone: not on the other rows of the step, not on how a prompt is
 cut into steps, not on the number of threads.

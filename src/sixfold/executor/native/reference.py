@@ -187,4 +187,8 @@ class ReferenceProgram:
 
     def final_norm_head(self, norm: Float32, w: ReferenceMatrix, eps: float) -> Float64:
         """Logits [tokens, vocabulary]."""
-        return w(rms_norm(self.x, norm, eps))
+        return w(self.hidden(norm, eps))
+
+    def hidden(self, norm: Float32, eps: float) -> Float32:
+        """Hidden states [tokens, hidden] that meet the head."""
+        return rms_norm(self.x, norm, eps)

@@ -229,6 +229,11 @@ def test_tables_may_be_a_view_and_logits_a_choice(pool: ThreadPool) -> None:
         ({"greedy": [1, 1]}, "differ in length"),
         ({"logits": (0, 70)}, "too few rows"),
         ({"logits": (1, 69)}, "one column per"),
+        ({"hidden_tokens": [2]}, "not in the step"),
+        ({"hidden_tokens": [-1]}, "not in the step"),
+        ({"hidden_tokens": [0, 1, 1], "hidden": (3, 64)}, "more hidden states"),
+        ({"hidden": (2, 64)}, "differ in length"),
+        ({"hidden": (1, 63)}, "one column per"),
     ],
 )
 def test_run_refuses_before_it_computes(pool: ThreadPool, change: dict[str, object], words: str) -> None:
@@ -250,6 +255,8 @@ def test_run_refuses_before_it_computes(pool: ThreadPool, change: dict[str, obje
             np.zeros(len(change.get("greedy", [0])), np.int32),  # type: ignore[arg-type]
             np.zeros(len(change.get("greedy", [0])), np.uint8),  # type: ignore[arg-type]
             np.zeros(change.get("logits", (1, 70)), np.float32),  # type: ignore[call-overload]
+            i32("hidden_tokens", [1]),
+            np.zeros(change.get("hidden", (1, 64)), np.float32),  # type: ignore[call-overload]
         )
 
 

@@ -98,6 +98,12 @@ class TinyLlama:
         self, token_ids: Sequence[int], *, activations: str = "int8", bfloat16: bool = True
     ) -> npt.NDArray[np.float64]:
         """Logits [tokens, vocabulary] of one sequence."""
+        r = self.run_reference(token_ids, activations=activations, bfloat16=bfloat16)
+        head = ReferenceMatrix.of([self.embedding], activations=activations)
+        return r.final_norm_head(self.output_norm, head, EPS)
+
+    def run_reference(self, token_ids: Sequence[int], *, activations: str, bfloat16: bool) -> ReferenceProgram:
+        """All layers over one sequence."""
         r = ReferenceProgram()
         angle = np.arange(len(token_ids))[:, None] * self.frequencies
         r.embed(self.embedding, token_ids)
@@ -121,7 +127,7 @@ class TinyLlama:
             r.proj_residual(of([layer.proj]))
             r.norm_gateup_act(layer.ffn_norm, of(layer.gate_up, True), EPS)
             r.down_residual(of([layer.down]))
-        return r.final_norm_head(self.output_norm, of([self.embedding]), EPS)
+        return r
 
 
 @dataclass
@@ -134,9 +140,15 @@ class Row:
 
 
 def run(
-    program: Program, tables: npt.NDArray[np.int32], rows: Sequence[Row], *, greedy: bool = False
+    program: Program,
+    tables: npt.NDArray[np.int32],
+    rows: Sequence[Row],
+    *,
+    greedy: bool = False,
+    hidden: npt.NDArray[np.float32] | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """One step over `rows`; logits (or argmax alone) of every token: logits, ids, NaN flags."""
+    """One step over `rows`; logits (or argmax alone) of every token: logits, ids, NaN flags. `hidden` [tokens, hidden]
+    gets every token's hidden state."""
     token_ids = np.array([t for r in rows for t in r.ids], np.int32)
     positions = np.array([r.start + i for r in rows for i in range(len(r.ids))], np.int32)
     row_of_token = np.array([i for i, r in enumerate(rows) for _ in r.ids], np.int32)
@@ -154,6 +166,8 @@ def run(
         ids,
         nan,
         logits,
+        None if hidden is None else np.arange(n, dtype=np.int32),
+        hidden,
     )
     return logits, ids, nan
 

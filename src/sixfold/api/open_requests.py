@@ -1,0 +1,64 @@
+"""Requests in flight by the names under which their callers know them, so that another connection can end one.
+
+A request has two names: the label of its call (`X-Request-Id`), and the id in its answer. Labels are chosen by clients,
+so several requests may have the same; none of them is ended by it, lest one client ends what is another's.
+
+This is the one place that knows which requests are this process's. Where several API processes answer on one port, it
+is here that the others are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from sixfold.errors import InvalidRequest, RequestAborted, RequestNotFound, SixfoldError
+
+__all__ = ["OpenRequests"]
+
+
+class Closable(Protocol):
+    """What can be ended: see `Generation.close`."""
+
+    def close(self, error: SixfoldError) -> None: ...
+
+
+class OpenRequests:
+    """See the module's docstring. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[Closable]] = {}
+
+    def __len__(self) -> int:
+        """Names that something in flight has."""
+        return len(self._by_name)
+
+    def enter(self, names: Iterable[str], request: Closable) -> None:
+        for name in names:
+            self._by_name.setdefault(name, []).append(request)
+
+    def leave(self, names: Iterable[str], request: Closable) -> None:
+        """The request has ended."""
+        for name in names:
+            found = self._by_name[name]
+            found.remove(request)
+            if not found:
+                del self._by_name[name]
+
+    async def abort(self, name: str) -> None:
+        """End the request of this name: its caller gets `RequestAborted`, and the engine frees what it held.
+
+        Raises:
+            RequestNotFound: nothing in flight has the name.
+            InvalidRequest: several requests have it (`ambiguous_id`); none was ended.
+        """
+        found = self._by_name.get(name, [])
+        if not found:
+            raise RequestNotFound("no request in flight has this id", param="id")
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"{len(found)} requests in flight have this label; name one by the id in its answer",
+                param="id",
+                code="ambiguous_id",
+            )
+        found[0].close(RequestAborted("the request was aborted by another call"))
