@@ -61,10 +61,10 @@ class Walker:
             ids.append(token_id)
 
     def _choose(self, rng: random.Random, allowed: set[int], n_drawn: int) -> int:
-        if n_drawn >= FREE_TOKENS and rng.random() < 0.9:
-            for token_id in self.closing:
-                if token_id in allowed:
-                    return token_id
+        if n_drawn >= FREE_TOKENS:
+            closing = [token_id for token_id in self.closing if token_id in allowed]
+            if closing and rng.random() < 0.9:
+                return closing[0] if rng.random() < 0.7 else rng.choice(closing)
         return rng.choice(sorted(allowed))
 
     def text(self, ids: list[int]) -> str:
