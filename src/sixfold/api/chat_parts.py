@@ -99,8 +99,9 @@ class PartedChoices:
         for part in parts:
             if isinstance(part, CallArguments):
                 calls[part.index].function.arguments += part.text
+        reasoning = reasoning if self._reasoning else ""
         message = PartedMessage(content or (None if calls or reasoning else ""))
-        if reasoning and self._reasoning:
+        if reasoning:
             message.reasoning_content = message.reasoning = reasoning
         if calls:
             message.tool_calls = calls

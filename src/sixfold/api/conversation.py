@@ -168,13 +168,13 @@ def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int], *, adds_bos: bo
 def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversation) -> Prepared:
     tokenizer, traits = context.client.tokenizer, template.traits
     parts = render(template, conversation)
-    if not conversation.any_length:
-        context.prompt_length.check(parts, conversation.messages_field)
     thinking: Thinking = "no"
     if traits.thinks:
         thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
     calls = _format(traits.calls, conversation)
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
+    if not conversation.any_length:
+        context.prompt_length.check(parts, conversation.messages_field)
     ids = prompt_ids(tokenizer, parts, adds_bos=conversation.adds_bos)
     if not ids:
         raise InvalidRequest(
