@@ -33,7 +33,12 @@ def vocabulary_of(tokenizer: Tokenizer, n_rows: int) -> Vocabulary:
     table += [b""] * (n_rows - len(table))
     for token_id in tokenizer.absent_ids:
         table[token_id] = b""
-    return Vocabulary(table, _within(tokenizer.control_ids, n_rows), _within(tokenizer.end_ids, n_rows))
+    return Vocabulary(
+        table,
+        _within(tokenizer.control_ids, n_rows),
+        _within(tokenizer.end_ids, n_rows),
+        lambda text: tokenizer.encode(text, parse_control=False, add_bos=False),
+    )
 
 
 def _within(ids: frozenset[int], n_rows: int) -> Sequence[int]:

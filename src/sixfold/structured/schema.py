@@ -212,10 +212,6 @@ class _Walk:
         if value not in FORMATS:
             raise _Fault(at, f"the format {_clip(value)} is not supported", unsupported=True)
 
-    def unique_items(self, value: Any, at: str, depth: int) -> None:
-        if value is not False:
-            raise _Fault(at, "the keyword uniqueItems is not supported", unsupported=True)
-
     def id(self, value: Any, at: str, depth: int) -> None:
         self.text(value, at, depth)
         if at != "#/$id":
@@ -259,7 +255,6 @@ _KEYWORDS: dict[str, Callable[[_Walk, Any, str, int], None]] = {
     "properties": _Walk.properties,
     "required": _Walk.required,
     "type": _Walk.type,
-    "uniqueItems": _Walk.unique_items,
 }
 
 

@@ -156,7 +156,7 @@ class PartsParser:
             self._buffer = self._buffer[found.end() :]
             self._state = self._head
             return True
-        held = 0 if self._over else self._held()
+        held = 0 if self._over and not self._sure else self._held()
         self._content(self._buffer[: len(self._buffer) - held])
         self._buffer = self._buffer[len(self._buffer) - held :]
         if self._over and not self.n_calls and self._blanks:

@@ -84,7 +84,7 @@ SCHEMAS: list[Schema] = [
     # arrays
     {"type": "array", "items": WHOLE},
     {"type": "array", "items": WHOLE, "minItems": 2, "maxItems": 3},
-    {"type": "array", "items": SHORT, "minItems": 1, "uniqueItems": False},
+    {"type": "array", "items": SHORT, "minItems": 1},
     {"type": "array", "items": {"enum": [0, 1]}, "minItems": 5, "maxItems": 5},
     {"type": "array", "maxItems": 0},
     {"type": "array", "items": False},
@@ -123,7 +123,7 @@ SCHEMAS: list[Schema] = [
     {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "string", "pattern": "^z{5}$"}]},
     {"anyOf": [WHOLE, SHORT], "minimum": 5},
     {"oneOf": [WHOLE, SHORT]},
-    {"oneOf": [{"const": 1}, {"const": 2}]},
+    {"oneOf": [{"type": "null"}, {"type": "array", "items": WHOLE}, {"type": "boolean"}]},
     {"oneOf": [thing({"kind": {"const": "a"}}), thing({"kind": {"const": "b"}})]},
     {"allOf": [{"minimum": 1}, {"maximum": 3}], "type": "integer"},
     {"allOf": [{"type": "string"}, {"maxLength": 4}, {"minLength": 2}]},
