@@ -64,8 +64,8 @@ CASES: list[tuple[CallFormat | None, str, Joined]] = [
     (HERMES, '<tool_call>{"name": "f", "arguments": [1]}', ('<tool_call>{"name": "f", "arguments": [1]}', "", [])),
     (
         HERMES,
-        '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\\\ud800\\"}"}',
-        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\\\ud800\\"}"}', "", []),
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\ud800\\"}"}',
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\ud800\\"}"}', "", []),
     ),
     (HERMES, '<tool_call>{"name": "f"}</tool_call>', ("", "", [("f", "{}")])),
     (
