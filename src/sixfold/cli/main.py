@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import click
 
 from sixfold import __version__
+from sixfold.cli.batch import batch
 from sixfold.cli.bench import bench
 from sixfold.cli.chat import chat, run
 from sixfold.cli.doctor import doctor
@@ -69,7 +70,7 @@ def cli(traceback: bool) -> None:
     """
 
 
-for _command in (serve, chat, run, pull, list_command, show, rm, bench, doctor):
+for _command in (serve, chat, run, batch, pull, list_command, show, rm, bench, doctor):
     cli.add_command(_command)
 
 if _on_interrupt is signal.default_int_handler:
