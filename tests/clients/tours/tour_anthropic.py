@@ -41,9 +41,9 @@ def stream(url: str) -> None:
 
 def stream_async(url: str) -> None:
     async def main() -> None:
-        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
-            async with client.messages.stream(model=MODEL, max_tokens=100, messages=HELLO) as stream:
-                assert "".join([text async for text in stream.text_stream]) == ANSWER
+        client = anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0)
+        async with client, client.messages.stream(model=MODEL, max_tokens=100, messages=HELLO) as stream:
+            assert "".join([text async for text in stream.text_stream]) == ANSWER
 
     asyncio.run(main())
 
