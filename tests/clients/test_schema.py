@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.clients.environments import python_of
 from tests.e2e.serving import Server
 
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+HERE = Path(__file__).parent
 SEEDS = (1, 2)
 
 
@@ -24,6 +26,7 @@ def test_requests_made_from_the_schema(tmp_path: Path) -> None:
             done = subprocess.run(
                 [
                     str(python.with_name("schemathesis")),
+                    f"--config-file={HERE / 'schemathesis.toml'}",
                     "run",
                     f"{server.url}/openapi.json",
                     "--max-examples=20",
@@ -33,6 +36,7 @@ def test_requests_made_from_the_schema(tmp_path: Path) -> None:
                     "--no-color",
                 ],
                 cwd=tmp_path,
+                env={**os.environ, "SCHEMATHESIS_HOOKS": str(HERE / "schema_hooks.py")},
                 capture_output=True,
                 text=True,
                 timeout=300,
