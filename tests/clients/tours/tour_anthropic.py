@@ -108,6 +108,6 @@ def errors(url: str) -> None:
     assert "temperature" in error.body["error"]["message"]
     error = raises(anthropic.NotFoundError, create, model="another", max_tokens=5, messages=HELLO)
     assert error.body["error"]["type"] == "not_found_error"
-    raises(anthropic.BadRequestError, create, model=MODEL, max_tokens=0, messages=HELLO)
+    raises(anthropic.BadRequestError, create, model=MODEL, max_tokens=-1, messages=HELLO)
     fields = {"model": MODEL, "max_tokens": 5, "messages": HELLO, "extra_body": {"script": [-1]}}
     raises(anthropic.InternalServerError, create, **fields)

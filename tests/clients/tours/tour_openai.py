@@ -158,7 +158,7 @@ def responses_stream(url: str) -> None:
 
 def responses_tools(url: str) -> None:
     client = _client(url)
-    tool = {"type": "function", "strict": True, **TOOL["function"]}
+    tool = {"type": "function", **TOOL["function"]}
     answer = client.responses.create(model=MODEL, input="Hello", tools=[tool])
     (call,) = [item for item in answer.output if item.type == "function_call"]
     assert call.name == "weather"
@@ -167,6 +167,11 @@ def responses_tools(url: str) -> None:
     items = [{"role": "user", "content": "Hello"}, *answer.output, result]
     after = client.responses.create(model=MODEL, input=items, tools=[tool], tool_choice="none")
     assert after.output_text == ANSWER
+    forced = client.responses.create(
+        model=MODEL, input="Hello", tools=[{**tool, "strict": True}], tool_choice="required"
+    )
+    (call,) = [item for item in forced.output if item.type == "function_call"]
+    check_arguments(call.arguments)
 
 
 def responses_schema(url: str) -> None:
