@@ -51,8 +51,8 @@ class PromptLength:
         least = n_ids + sum(map(self.least_tokens, texts))
         if least >= self._max_model_len:
             raise ContextLengthExceeded(
-                f"the prompt has at least {least} tokens; the context is {self._max_model_len} tokens, and the answer "
-                "needs one",
+                f"the prompt has at least {least} tokens; this model's maximum context length is "
+                f"{self._max_model_len} tokens, and the answer needs one",
                 param=field,
                 code="context_length_exceeded",
             )
