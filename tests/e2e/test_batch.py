@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.serving import Server
+from tests.e2e.serving import Server, children_of
 
 from sixfold.cli.batch_lines import Index, InputLine, check, read_lines
 from sixfold.cli.batch_results import Results
@@ -126,6 +127,22 @@ def test_a_run_that_was_stopped_is_gone_on_with(tmp_path: Path, number: signal.S
     done = batch(*arguments)
     assert done.returncode == 0
     assert done.stdout == f"{out}: 60 requests are answered\n"
+
+
+def test_the_death_of_the_server_ends_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", [line(f"{i}", prompt=f"{i}", max_tokens=20) for i in range(40)])
+    out = tmp_path / "out.jsonl"
+    flags = scripted(tmp_path, **SLOW)
+    arguments = command("scripted", path, "-o", out, "--concurrency", 4, *flags)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_lines(out, 1, process)
+        (worker,) = [pid for pid, name in children_of(process.pid).items() if "worker 0" in name]
+        os.kill(worker, signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "worker 0 ended unexpectedly" in said
+    assert "of 40 requests are answered; the same command goes on" in said
+    assert all(entry["response"]["status_code"] == 200 for entry in read(out).values())
 
 
 def test_a_server_that_runs_already_and_failed_requests_again(tmp_path: Path) -> None:
