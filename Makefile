@@ -3,6 +3,7 @@
 #   make install    .venv with pinned dependencies and the compiled package
 #   make serve      the default model on http://127.0.0.1:8000          MODEL=name-or-path  ARGS="--port 9000"
 #   make test       the tests (adds their dependencies to .venv)        ARGS="-k scheduler -x"
+#   make clients    what the clients' tests need, into build/clients-env (make test skips them without)
 #   make lint       every check except the tests;  make fix: what can be repaired by a tool
 #   make wheel      dist/: for every x86-64 or AArch64 Linux with a C library as new as this one's
 #   make bench      every benchmark, five minutes (sixfold bench: one)  MODEL=...  ARGS="--llama-bin DIR"
@@ -28,7 +29,7 @@ NATIVE_SOURCES := $(shell find native -type f)
 KERNEL_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
 
 .DELETE_ON_ERROR:
-.PHONY: install serve test lint fix bench wheel clean help test-extras
+.PHONY: install serve test clients lint fix bench wheel clean help test-extras
 
 install: $(STAMPS)/package
 	@echo "-- ready: $(BIN)/sixfold --help"
@@ -90,6 +91,9 @@ test: test-extras
 		$(BIN)/sixfold pull $$model || echo "-- $$model is not here: tests that need it will be skipped"; \
 	done
 	@$(BIN)/python -m pytest $(ARGS)
+
+clients: test-extras
+	@sh scripts/client_envs.sh $(BIN)/python
 
 lint: test-extras
 	$(BIN)/ruff check .

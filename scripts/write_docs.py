@@ -30,12 +30,14 @@ EXIT_CODES = """\
 | exit code | when |
 |---|---|
 | 0 | done; `serve`: stopped by Ctrl-C or SIGTERM, once its processes had been started |
-| 1 | it failed, or the model does not fit into memory; `doctor`: something is wrong |
-| 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address |
-| 4 | `serve`: one of its processes died, and it stopped the others |
-| 130 | stopped by Ctrl-C; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
+| 1 | it failed, or the model does not fit into memory; `doctor`: something is wrong; `batch`: some requests failed |
+| 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address; \
+`batch`: the file has faults |
+| 4 | `serve`, `batch`: one of its processes died, and it stopped the others |
+| 130 | stopped by Ctrl-C, `batch` by any signal; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
 
 `serve scripted --script FILE` serves answers that you wrote down: [the scripted executor](scripted.md).
+The files of `sixfold batch` are described in [batch.md](batch.md).
 """
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = {"terminal_width": 100, "max_content_width": 100}

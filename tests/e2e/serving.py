@@ -15,9 +15,24 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
-__all__ = ["Server"]
+__all__ = ["Server", "children_of"]
 
 START_S = 60.0
+
+
+def children_of(parent: int) -> dict[int, str]:
+    """Process id -> command line."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                ancestor = int(f.read().rpartition(")")[2].split()[1])
+            if ancestor == parent:
+                with open(f"/proc/{pid}/cmdline") as f:
+                    found[int(pid)] = f.read().replace("\0", " ").strip()
+        except OSError:
+            continue
+    return found
 
 
 class Server:
@@ -74,17 +89,7 @@ class Server:
 
     def children(self) -> dict[int, str]:
         """Process id -> command line of the supervisor's children."""
-        found = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/stat") as f:
-                    parent = int(f.read().rpartition(")")[2].split()[1])
-                if parent == self.process.pid:
-                    with open(f"/proc/{pid}/cmdline") as f:
-                        found[int(pid)] = f.read().replace("\0", " ").strip()
-            except OSError:
-                continue
-        return found
+        return children_of(self.process.pid)
 
     # -- HTTP -----------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ class PromptLength:
         if least > limit:
             need = ", and the answer needs one" if is_answered else ""
             raise ContextLengthExceeded(
-                f"the prompt has at least {least} tokens; the context is {self._max_model_len} tokens{need}",
+                f"the prompt has at least {least} tokens; this model's maximum context length is "
+                f"{self._max_model_len} tokens{need}",
                 param=field,
                 code="context_length_exceeded",
             )

@@ -1,7 +1,7 @@
 """The command group, and the boundary where errors become one sentence and an exit code.
 
 Exit codes: 0 done; 1 it failed, or the model does not fit into memory; 2 the command, a flag or a setting is wrong;
-4 a child of `serve` died; 130 stopped by Ctrl-C.
+4 a child of `serve` or `batch` died; 130 stopped by Ctrl-C.
 """
 
 # ruff: noqa: E402
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import click
 
 from sixfold import __version__
+from sixfold.cli.batch import batch
 from sixfold.cli.bench import bench
 from sixfold.cli.chat import chat, run
 from sixfold.cli.doctor import doctor
@@ -63,13 +64,14 @@ def cli(traceback: bool) -> None:
     sixfold chat                          talk to the default model, here
     sixfold run "What is a CPU?"          one answer
     sixfold serve                         the OpenAI API on http://127.0.0.1:8000
+    sixfold batch in.jsonl -o out.jsonl   a file of requests, answered
 
     A setting comes from its default, the file given with --config, an environment variable (SIXFOLD_MAX_NUM_SEQS for
     --max-num-seqs) or the flag; the later one wins. `sixfold doctor` shows each value and where it came from.
     """
 
 
-for _command in (serve, chat, run, pull, list_command, show, rm, bench, doctor):
+for _command in (serve, chat, run, batch, pull, list_command, show, rm, bench, doctor):
     cli.add_command(_command)
 
 if _on_interrupt is signal.default_int_handler:

@@ -153,10 +153,14 @@ def _check_a_token_is_left(sampling: Sampling, tokenizer: Tokenizer) -> None:
 
 
 def _room(n_prompt: int, limit: int, max_tokens: int | None, prompt_field: str, max_tokens_field: str) -> int:
-    """Tokens to generate: what was asked for, by default the rest of the context."""
+    """Tokens to generate: what was asked for, by default the rest of the context.
+
+    The words "this model's maximum context length is" are OpenAI's: clients know this error by them, not by its code.
+    """
     if n_prompt >= limit:
         raise ContextLengthExceeded(
-            f"the prompt has {n_prompt} tokens; the context is {limit} tokens, and the answer needs one",
+            f"the prompt has {n_prompt} tokens; this model's maximum context length is {limit} tokens, and the answer "
+            "needs one",
             param=prompt_field,
             code="context_length_exceeded",
         )
@@ -166,7 +170,7 @@ def _room(n_prompt: int, limit: int, max_tokens: int | None, prompt_field: str, 
     if max_tokens > left:
         raise ContextLengthExceeded(
             f"{n_prompt} prompt tokens and {max_tokens_field} {max_tokens} are {n_prompt + max_tokens} tokens; "
-            f"the model's context is {limit} tokens",
+            f"this model's maximum context length is {limit} tokens",
             param=max_tokens_field,
             code="context_length_exceeded",
         )

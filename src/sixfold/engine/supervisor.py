@@ -17,7 +17,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import setproctitle
@@ -47,11 +49,16 @@ class Child:
     pidfd: int
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     """Serve until a signal or the death of a child. Prints the address and a line to try once requests are answered.
 
+    Args:
+        work: what this server is for, where that is not to wait for callers: instead of printing, it is called with
+            the server's URL in a thread of its own, and the server stops when it returns. It must not raise. It may
+            still run when this function returns, after a signal or a death.
+
     Returns:
-        The exit status: 0 after SIGINT or SIGTERM, 4 when a child died.
+        The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died.
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
@@ -63,7 +70,7 @@ def serve(config: Config) -> int:
     run_dir = _run_directory()
     try:
         with _http_socket(config) as http:
-            return _Supervisor(config, run_dir, http).run()
+            return _Supervisor(config, run_dir, http, work).run()
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)
 
@@ -101,10 +108,13 @@ def _http_socket(config: Config) -> socket.socket:
 
 
 class _Supervisor:
-    def __init__(self, config: Config, run_dir: str, http: socket.socket) -> None:
+    def __init__(
+        self, config: Config, run_dir: str, http: socket.socket, work: Callable[[str], None] | None = None
+    ) -> None:
         self._config = config
         self._run_dir = run_dir
         self._http = http
+        self._work = work
         self._children: list[Child] = []
         self._signals: list[int] = []
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -152,22 +162,28 @@ class _Supervisor:
         self._children.append(Child(role, process, os.pidfd_open(process.pid)))
 
     def _watch(self, ready: list[int]) -> int:
-        """Wait for signals and deaths; announce when every API process is ready."""
+        """Wait for signals, deaths and the end of the work; announce when every API process is ready."""
         waiting = set(ready)
+        done = -1
         poll = select.poll()
         for fd in (self._wake_read, *waiting, *(child.pidfd for child in self._children)):
             poll.register(fd, select.POLLIN)
         try:
             while True:
                 for fd, _ in poll.poll():
-                    if fd == self._wake_read:
+                    if fd in (self._wake_read, done):
                         return EXIT_OK
                     if fd in waiting:
                         poll.unregister(fd)
                         if report := os.read(fd, 1):
                             waiting.discard(fd)
                             if not waiting:
-                                _announce(self._config.model.served_model_name, self._url(), chats=report == CHATS)
+                                if self._work is None:
+                                    name = self._config.model.served_model_name
+                                    _announce(name, self._url(), chats=report == CHATS)
+                                else:
+                                    done = self._begin(self._work)
+                                    poll.register(done, select.POLLIN)
                     else:
                         child = next(c for c in self._children if c.pidfd == fd)
                         status = child.process.wait()
@@ -177,8 +193,22 @@ class _Supervisor:
                         print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
                         return EXIT_CHILD_DIED
         finally:
-            for fd in ready:
+            for fd in (*ready, *([done] if done >= 0 else [])):
                 os.close(fd)
+
+    def _begin(self, work: Callable[[str], None]) -> int:
+        """Start the work's thread. Returns: a descriptor whose end of file is the work's end."""
+        url = self._url()
+        read, write = os.pipe2(os.O_CLOEXEC)
+
+        def run() -> None:
+            try:
+                work(url)
+            finally:
+                os.close(write)
+
+        threading.Thread(target=run, name="sf: work", daemon=True).start()
+        return read
 
     def _url(self) -> str:
         host, port = self._http.getsockname()[:2]

@@ -129,7 +129,7 @@ def test_what_fits_is_passed_and_what_cannot_is_refused() -> None:
     for parts in ([], ["a" * 99], [257, "\u00e9" * 49], [258] * 99, ["\ud800" * 30]):
         length.check(parts, "prompt")
     for parts in (["~" * 100], [257, "~" * 99], [258] * 100, ["~" * 60, 258, "~" * 60]):
-        with pytest.raises(ContextLengthExceeded, match=r"at least .* the context is 100 tokens") as caught:
+        with pytest.raises(ContextLengthExceeded, match=r"at least .* context length is 100 tokens") as caught:
             length.check(parts, "messages")
         assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
 
