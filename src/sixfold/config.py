@@ -117,6 +117,13 @@ class ApiConfig:
     max_connections: int = setting(4096, "open connections per API process", low=1, high=1 << 16)
     header_timeout_s: float = setting(10.0, "seconds until a request's headers must be complete", low=0.1, high=86400)
     body_timeout_s: float = setting(60.0, "seconds until a request's body must be complete", low=0.1, high=86400)
+    response_store: str = setting(
+        "", "file that keeps what /v1/responses answered, or `off`; default: responses.sqlite in the cache folder"
+    )
+    response_store_bytes: int = setting(
+        1 << 30, "stored responses together; the least recently used go first", low=1 << 20, high=1 << 44
+    )
+    response_store_ttl_s: float = setting(30 * 86400.0, "seconds that a response is stored", low=1.0, high=1e10)
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
 
 

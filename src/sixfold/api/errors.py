@@ -36,6 +36,7 @@ TABLE: dict[type[SixfoldError], Row] = {
     errors.Unauthorized: Row(401, "invalid_request_error", "invalid_api_key"),
     errors.NotAllowed: Row(403, "invalid_request_error", "not_allowed"),
     errors.ModelNotFound: Row(404, "invalid_request_error", "model_not_found"),
+    errors.ResponseNotFound: Row(404, "invalid_request_error", "response_not_found"),
     errors.RouteNotFound: Row(404, "invalid_request_error", "not_found"),
     errors.BodyTimeout: Row(408, "invalid_request_error", "body_timeout"),
     errors.PayloadTooLarge: Row(413, "invalid_request_error", "payload_too_large"),
