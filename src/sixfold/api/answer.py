@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sixfold.api.call import Call
@@ -63,8 +63,12 @@ async def collect(
     add: Callable[[list[ChoiceDelta]], None],
     document: Callable[[Generation], bytes],
     headers: list[tuple[bytes, bytes]],
+    settle: Callable[[Generation], Awaitable[None]] | None = None,
 ) -> None:
     """Answer with `document` once every choice has ended; a client that leaves ends it at once.
+
+    Args:
+        settle: what there is to do between the last choice's end and `document`.
 
     Raises:
         SixfoldError: the generation failed; nothing was sent.
@@ -74,6 +78,8 @@ async def collect(
     gone.add_done_callback(lambda _: generation.close())
     try:
         await generation.run(add)
+        if settle is not None:
+            await settle(generation)
     except ClientGone:
         call.fault = "client_gone"
         return

@@ -30,6 +30,8 @@ from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
+from sixfold.api.responses.create import create_response
+from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
@@ -44,6 +46,10 @@ Handler = Callable[[Call], Awaitable[None]]
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
+    ("POST", "/v1/responses", create_response),
+    ("GET", "/v1/responses/{id}", retrieve_response),
+    ("DELETE", "/v1/responses/{id}", delete_response),
+    ("GET", "/v1/responses/{id}/input_items", list_input_items),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("GET", "/", admin.home),

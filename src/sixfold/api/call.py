@@ -100,6 +100,11 @@ class Call:
                 return bytes(value)
         return None
 
+    @property
+    def tenant(self) -> str:
+        """Whose call it is: what was stored for one is not there for another. There are no keys yet, hence one tenant."""
+        return ""
+
     # request
 
     async def read_json(self) -> bytes:

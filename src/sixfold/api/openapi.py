@@ -9,11 +9,13 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api.errors import ErrorEnvelope
+from sixfold.api.responses.schemas import ResponsesRequest
 from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["OPERATIONS", "Operation", "document"]
 
 POST_ERRORS = (400, 403, 404, 408, 413, 415, 429, 500, 503, 504)
+STORE_ERRORS = (400, 403, 404, 500, 503)
 
 
 class Operation(NamedTuple):
@@ -30,6 +32,10 @@ class Operation(NamedTuple):
 OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a chat", ChatRequest, errors=POST_ERRORS),
     Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=POST_ERRORS),
+    Operation("post", "/v1/responses", "Answer items with items", ResponsesRequest, errors=POST_ERRORS),
+    Operation("get", "/v1/responses/{id}", "A stored response", errors=STORE_ERRORS),
+    Operation("delete", "/v1/responses/{id}", "Forget a stored response", errors=STORE_ERRORS),
+    Operation("get", "/v1/responses/{id}/input_items", "What a stored response answers", errors=STORE_ERRORS),
     Operation("post", "/tokenize", "Text or chat to token ids", TokenizeRequest, errors=POST_ERRORS),
     Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest, errors=POST_ERRORS),
     Operation("get", "/", "Where to go from here, for people", answer="text/plain"),

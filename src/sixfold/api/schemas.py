@@ -12,6 +12,7 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -215,10 +216,10 @@ def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:
     )
 
 
-def refuse_unsupported(request: GenerationRequest) -> None:
+def refuse_unsupported(request: msgspec.Struct, unsupported_fields: Mapping[str, tuple[Any, ...]] = UNSUPPORTED) -> None:
     """Raises: InvalidRequest: a field asks for what this server does not offer; `param` names it."""
     for name in type(request).__struct_fields__:
-        neutral = UNSUPPORTED.get(name)
+        neutral = unsupported_fields.get(name)
         if neutral is None:
             continue
         value = getattr(request, name)

@@ -45,9 +45,16 @@ class Renderer(Protocol):
     ping: bytes = PING
     done: bytes = DONE
 
+    def opening(self) -> bytes:
+        """The events before the first step, maybe none."""
+        return b""
+
     def frames(self, deltas: list[ChoiceDelta]) -> bytes:
         """The events of one step, maybe none."""
         ...
+
+    async def settle(self, generation: Generation) -> None:
+        """What there is to do between the last choice's end and `tail`, for renderers that have to wait for it."""
 
     def tail(self, generation: Generation) -> bytes:
         """The events after the last choice's end, before `done`."""
@@ -72,6 +79,8 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
     outlet = _Outlet(call, renderer)
     try:
         await call.start_stream(headers)
+        if opening := renderer.opening():
+            await call.write(opening)
         last = await _generate(call, generation, renderer, outlet)
         for piece in outlet.rest():
             await call.write(piece)
@@ -94,6 +103,7 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
     outlet.open()
     try:
         await generation.run(outlet.take)
+        await renderer.settle(generation)
         return renderer.tail(generation) + renderer.done
     except ClientGone:
         raise

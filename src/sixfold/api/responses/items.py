@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from sixfold.api.chat_messages import arguments_object
 from sixfold.api.decoding import convert
 from sixfold.api.errors import clip
 from sixfold.api.logprobs import ChatEntry
@@ -34,7 +35,9 @@ __all__ = [
     "OutputText",
     "Reasoning",
     "ReasoningText",
+    "check_count",
     "decode_items",
+    "decode_output",
     "new_id",
     "read_items",
     "template_messages",
@@ -101,12 +104,25 @@ class Reasoning(msgspec.Struct, tag="reasoning"):
 
 Item = Message | FunctionCall | FunctionCallOutput | Reasoning
 
-_decoder = msgspec.json.Decoder(list[Item])
+
+class _StoredOutput(msgspec.Struct):
+    """Of a stored document, what is needed to continue it."""
+
+    output: list[Item]
+
+
+_inputs = msgspec.json.Decoder(list[Item])
+_outputs = msgspec.json.Decoder(_StoredOutput)
 
 
 def decode_items(document: bytes) -> list[Item]:
     """Items as they were stored."""
-    return _decoder.decode(document)
+    return _inputs.decode(document)
+
+
+def decode_output(document: bytes) -> list[Item]:
+    """The output items of a stored response."""
+    return _outputs.decode(document).output
 
 
 def new_id(prefix: str) -> str:
@@ -156,7 +172,6 @@ def _read_message(where: str, document: dict[str, Any], ignored: list[str] | Non
 
 def _read_call(where: str, document: dict[str, Any], ignored: list[str] | None) -> Item:
     item = convert(FunctionCallItem, document, where, ignored)
-    _call_arguments(f"{where}.arguments", item.arguments)
     return FunctionCall(_id(where, item.id, "fc_"), _call_id(where, item.call_id), item.name, item.arguments)
 
 
@@ -230,16 +245,6 @@ def _short(where: str, id: str) -> str:
     return id
 
 
-def _call_arguments(where: str, text: str) -> dict[str, Any]:
-    try:
-        arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(f"{where} must be the text of a JSON object", param=where)
-    return arguments
-
-
 def template_messages(instructions: str | None, before: list[Item], new: list[Item]) -> list[dict[str, Any]]:
     """What the chat template sees of a conversation. What the model did in one turn becomes one message.
 
@@ -248,22 +253,22 @@ def template_messages(instructions: str | None, before: list[Item], new: list[It
         new: items of this request.
 
     Raises:
-        InvalidRequest: a call without its function's name, or an output without its call.
+        InvalidRequest: the output of a call that is not there, or that has one.
     """
     out: list[dict[str, Any]] = []
     if instructions is not None:
         out.append({"role": "system", "content": instructions})
-    names: dict[str, str] = {}
+    open_calls: dict[str, str] = {}
     turn: dict[str, Any] | None = None  # the model's, as long as more may belong to it
     for i, item in enumerate([*before, *new]):
         where = f"input[{i - len(before)}]" if i >= len(before) else "previous_response_id"
         if isinstance(item, FunctionCallOutput):
-            if item.call_id not in names:
+            name = open_calls.pop(item.call_id, None)
+            if name is None:
                 raise InvalidRequest(
-                    f"{where}.call_id: there is no function_call with the call_id {clip(item.call_id, 64)!r} before it",
+                    f"{where}.call_id: no function_call of this id comes before it, or it has its output already",
                     param=f"{where}.call_id",
                 )
-            name = names[item.call_id]
             out.append({"role": "tool", "content": item.output, "tool_call_id": item.call_id, "name": name})
             turn = None
         elif isinstance(item, Message) and item.role != "assistant":
@@ -274,9 +279,9 @@ def template_messages(instructions: str | None, before: list[Item], new: list[It
             if turn is None or not _belongs(item, turn):
                 turn = {"role": "assistant", "content": ""}
                 out.append(turn)
-            _add(where, item, turn)
+            _add(item, turn)
             if isinstance(item, FunctionCall):
-                names[item.call_id] = item.name
+                open_calls[item.call_id] = item.name
     return out
 
 
@@ -289,18 +294,13 @@ def _belongs(item: Item, turn: dict[str, Any]) -> bool:
     return isinstance(item, Message) or "reasoning_content" not in turn
 
 
-def _add(where: str, item: Item, turn: dict[str, Any]) -> None:
+def _add(item: Item, turn: dict[str, Any]) -> None:
     if isinstance(item, Reasoning):
         turn["reasoning_content"] = "\n".join(part.text for part in item.content)
     elif isinstance(item, Message):
         turn["content"] = _joined(item)
     elif isinstance(item, FunctionCall):
-        if where == "previous_response_id" and item.status == INCOMPLETE:
-            raise InvalidRequest(
-                "previous_response_id: that response ended within a function call; continue an earlier one",
-                param="previous_response_id",
-            )
-        function = {"name": item.name, "arguments": _call_arguments(f"{where}.arguments", item.arguments)}
+        function = {"name": item.name, "arguments": arguments_object(item.arguments)}
         turn.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
 
 
