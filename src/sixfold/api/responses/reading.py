@@ -19,7 +19,7 @@ from sixfold.api.responses.schemas import (
     ResponsesRequest,
     TextFormat,
 )
-from sixfold.api.schemas import GenerationRequest, refuse_unsupported
+from sixfold.api.schemas import GenerationRequest, refuse_unless
 from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
@@ -67,7 +67,8 @@ def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[s
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
     """
-    refuse_unsupported(request, UNSUPPORTED)
+    for name, neutral in UNSUPPORTED.items():
+        refuse_unless(name, getattr(request, name), neutral)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options needs stream: true", param="stream_options")
     _check_metadata(request.metadata)
