@@ -102,7 +102,7 @@ class Call:
 
     @property
     def tenant(self) -> str:
-        """Whose call it is: what was stored for one is not there for another. There are no keys yet, hence one tenant."""
+        """Whose call it is: what is stored for one is not there for another. Without keys there is one tenant."""
         return ""
 
     # request

@@ -55,6 +55,7 @@ class Renderer(Protocol):
 
     async def settle(self, generation: Generation) -> None:
         """What there is to do between the last choice's end and `tail`, for renderers that have to wait for it."""
+        return
 
     def tail(self, generation: Generation) -> bytes:
         """The events after the last choice's end, before `done`."""

@@ -55,6 +55,12 @@ def test_what_was_put_is_there(file: StoreFile) -> None:
     assert file.size() == (0, 0)
 
 
+def test_asking_makes_no_file(file: StoreFile, tmp_path: Path) -> None:
+    assert file.get("", "a") is None
+    assert not file.delete("", "a")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_tenants_answer_is_not_there(file: StoreFile) -> None:
     file.put("one", answer("a"))
     file.put("two", answer("b", "a"))

@@ -44,9 +44,7 @@ async def create_response(call: Call) -> None:
         context.check_room(1)
         kwargs = thinking_switch(context.client.chat_template, asked)
         prepared = await prepare(context, await _conversation(call, asked, kwargs))
-        requests = execution_requests(
-            context, asked.generation, asked.params, asked.limits, [prepared.prompt_ids]
-        )
+        requests = execution_requests(context, asked.generation, asked.params, asked.limits, [prepared.prompt_ids])
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)

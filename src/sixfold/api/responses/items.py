@@ -1,7 +1,7 @@
 """Items: what a conversation consists of in this API. The same types are read, stored, listed and answered with.
 
-    wire JSON --read_items--> items --template_messages--> what the chat template sees
-    parts of an answer --output.py--> items
+wire JSON --read_items--> items --template_messages--> what the chat template sees
+parts of an answer --output.py--> items
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from sixfold.api.responses.items import (
     IN_PROGRESS,
     INCOMPLETE,
     FunctionCall,
-    Item,
     Message,
     OutputText,
     Reasoning,

@@ -39,6 +39,7 @@ MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_CHARS = 512
 
+FORMATS = ("text", "json_object", "json_schema")
 TEXT = TextFormat(type="text")
 
 
@@ -137,7 +138,14 @@ def _text_format(request: ResponsesRequest) -> TextFormat:
             param="text.verbosity",
             code="unsupported_field",
         )
-    return text.format or TEXT
+    format = text.format or TEXT
+    if format.type not in FORMATS:
+        raise InvalidRequest(f"text.format.type must be one of {', '.join(FORMATS)}", param="text.format.type")
+    for name in ("schema", "name"):
+        if (getattr(format, name) is not None) != (format.type == "json_schema"):
+            verb = "is required by" if format.type == "json_schema" else "belongs to"
+            raise InvalidRequest(f"text.format.{name} {verb} the type json_schema", param=f"text.format.{name}")
+    return format
 
 
 def _check_reasoning(request: ResponsesRequest) -> None:

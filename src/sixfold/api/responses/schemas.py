@@ -1,8 +1,8 @@
 """Wire types of `POST /v1/responses`. Like those of the other endpoints (`api/schemas.py`), they validate.
 
-`input`, `tools`, `tool_choice` and a message's content are lists of things of many types, of which a few are served: they
-are taken as plain JSON first, so that what is not served is refused by its type, and not by a field that it has; then
-each is converted to the strict type of its kind.
+`input`, `tools`, `tool_choice` and a message's content hold things of many types, of which a few are served. They are
+taken as plain JSON first, so that what is not served is refused by its type, and not by a field that it has; then each
+is converted to the strict type of its kind.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ class ResponsesRequest(_Strict):
     instructions: Annotated[str, Meta(description="a system message before everything else")] | None = None
     previous_response_id: Annotated[str, Meta(description="a stored response that this one continues")] | None = None
     store: Annotated[bool, Meta(description="keep the answer; default true where the server stores any")] | None = None
-    max_output_tokens: Annotated[int, Meta(description="tokens to generate; default: what the context leaves")] | None = (
-        None
-    )
+    max_output_tokens: Annotated[int, Meta(description="tokens to generate; default: all that fit")] | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     tools: Annotated[list[JsonObject], Meta(description="of type function")] | None = None

@@ -2,9 +2,9 @@
 
     responses(tenant, id, previous, expires, used, n_bytes, response, items)
 
-An answer is kept with the items of its own call alone. What came before is found by following `previous`, so that a long
-conversation takes room once, and deleting an answer deletes all that is known of it. When room is needed, what was not
-used for the longest time goes first; reading a chain uses all of its links.
+An answer is kept with the items of its own call alone. What came before is found by following `previous`, so that a
+long conversation takes room once, and deleting an answer deletes all that is known of it. When room is needed, what was
+not used for the longest time goes first; reading a chain uses all of its links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["MAX_ENTRIES", "ChainBroken", "ChainTooLong", "Stored", "StoreFile"]
+__all__ = ["MAX_ENTRIES", "ChainBroken", "ChainTooLong", "StoreFile", "Stored"]
 
 MAX_ENTRIES = 1_000_000
 
@@ -83,7 +83,8 @@ class ChainTooLong(Exception):
 class StoreFile:
     """See the module's docstring. For one thread: SQLite's calls block.
 
-    The file is opened, and made if need be, by the first call. Every method may raise `sqlite3.Error` or `OSError`.
+    The file is opened by the first call, and made by the first that puts something in. Every method may raise
+    `sqlite3.Error` or `OSError`.
 
     Args:
         max_bytes: of all entries together.
@@ -141,6 +142,8 @@ class StoreFile:
 
     def delete(self, tenant: str, id: str) -> bool:
         """Forget an answer; whether there was one."""
+        if self._is_absent():
+            return False
         with self._writing() as db:
             now = self._clock()
             self._sweep(db, now)
@@ -157,15 +160,17 @@ class StoreFile:
             self._open.close()
             self._open = None
 
+    def _is_absent(self) -> bool:
+        return self._open is None and not self._path.exists()
+
     def _read(self, tenant: str, id: str) -> Stored | None:
-        row = (
-            self._db()
-            .execute(
-                "SELECT id, previous, response, items FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
-                (tenant, id, self._clock()),
-            )
-            .fetchone()
+        if self._is_absent():
+            return None
+        found = self._db().execute(
+            "SELECT id, previous, response, items FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
+            (tenant, id, self._clock()),
         )
+        row = found.fetchone()
         return None if row is None else Stored(*row)
 
     def _use(self, tenant: str, ids: list[str]) -> None:
