@@ -6,15 +6,13 @@ ChoiceDelta  --Parting--> PartedDelta: content, reasoning, calls; finish reason
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
+from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.context import ApiContext
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
@@ -23,7 +21,7 @@ from sixfold.text import ChatTemplate, Tokenizer
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END, PartsParser, Thinking
 from sixfold.text.answer_parts import AnswerParser, Content, Part
 from sixfold.text.call_format import CallFormat
-from sixfold.text.tool_prompt import as_plain_chat, without_system
+from sixfold.text.tool_prompt import messages_and_tools
 
 __all__ = [
     "Conversation",
@@ -37,8 +35,6 @@ __all__ = [
     "render",
     "template_of",
 ]
-
-_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +89,13 @@ class Conversation:
 
     @property
     def must_call(self) -> bool:
+        """The answer must have a call."""
         return self.tool_choice.mode in ("required", "named")
+
+    @property
+    def enforces_strict(self) -> bool:
+        """Calls are the model's choice, but a tool wants its schema to be followed."""
+        return self.tool_choice.mode == "auto" and not self.grammar and any(tool.strict for tool in self.tools)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,32 +159,70 @@ def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int]) -> list[int]:
 
 
 def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversation) -> Prepared:
-    tokenizer = context.client.tokenizer
+    tokenizer, traits = context.client.tokenizer, template.traits
     parts = render(template, conversation)
     context.prompt_length.check(parts, conversation.messages_field)
+    thinking: Thinking = "no"
+    if traits.thinks:
+        thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
+    calls = _format(traits.calls, conversation)
+    grammar = _grammar(conversation, calls, thinking, tokenizer.control)
     ids = prompt_ids(tokenizer, parts)
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field
         )
-    traits, tools = template.traits, conversation.offered
-    thinking: Thinking = "no"
-    if traits.thinks:
-        thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
-    calls = traits.calls if tools else None
-    marks = [] if calls is None else [*calls.openers, *filter(None, calls.openers.values())]
-    if traits.thinks:
-        marks += [THINK_BEGIN, THINK_END]
+    marks = (*(calls.marks if calls is not None else ()), *((THINK_BEGIN, THINK_END) if traits.thinks else ()))
     return Prepared(
         prompt_ids=ids,
-        grammar=conversation.grammar,
+        grammar=grammar,
         shown_ids=frozenset(tokenizer.control[mark] for mark in marks if mark in tokenizer.control),
         calls=calls,
-        names=frozenset(tool.name for tool in tools),
+        names=frozenset(tool.name for tool in conversation.offered),
         one_call=not conversation.parallel_tool_calls,
         sure=conversation.must_call,
         thinking=thinking,
     )
+
+
+def _format(calls: CallFormat, conversation: Conversation) -> CallFormat | None:
+    """How calls in the answer are written; None where no tool is offered."""
+    if not conversation.offered:
+        return None
+    if conversation.enforces_strict and not calls.in_template:
+        # The grammar lets nothing else be a call.
+        opener, closer = next(iter(calls.openers.items()))
+        return replace(calls, openers={opener: closer}, bare=False)
+    return calls
+
+
+def _grammar(
+    conversation: Conversation, calls: CallFormat | None, thinking: Thinking, control: Mapping[str, int]
+) -> str:
+    answer = conversation.grammar
+    if calls is None or not (conversation.must_call or conversation.enforces_strict or answer):
+        return answer_grammar(answer, thinking=thinking, control=control) if answer else ""
+    tools = [
+        EnforcedTool(tool.name, tool.parameters, conversation.parameters_field.format(i))
+        for i, tool in enumerate(conversation.tools)
+    ]
+    if conversation.must_call or answer:
+        name = conversation.tool_choice.name
+        return call_grammar(
+            calls,
+            [tool for tool in tools if name is None or tool.name == name],
+            one=name is not None or not conversation.parallel_tool_calls,
+            thinking=thinking,
+            control=control,
+            or_grammar="" if conversation.must_call else answer,
+        )
+    if calls.bare:
+        return ""
+    enforced = [
+        tool if one.strict else tool._replace(parameters=None)
+        for tool, one in zip(tools, conversation.tools, strict=True)
+    ]
+    return strict_grammar(calls, enforced, thinking=thinking, control=control)
 
 
 def render(template: ChatTemplate, conversation: Conversation) -> list[str | int]:
@@ -191,19 +231,8 @@ def render(template: ChatTemplate, conversation: Conversation) -> list[str | int
     Raises:
         InvalidRequest: the template refuses; `param` is one of the conversation's fields.
     """
-    traits = template.traits
-    messages: Sequence[Mapping[str, Any]] = conversation.messages
-    tools = [_for_template(tool) for tool in conversation.offered]
-    has_calls = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
-    if tools or has_calls:
-        if not traits.calls.in_template:
-            messages = as_plain_chat(messages, tools)
-            if messages[0]["role"] == "system" and not traits.takes_system:
-                messages = without_system(messages)
-            tools = []
-        elif has_calls:
-            text_arguments = not traits.takes_argument_objects
-            messages = [_with_calls(message, traits.calls.short_ids, text_arguments) for message in messages]
+    shown = [_for_template(tool) for tool in conversation.offered]
+    messages, tools = messages_and_tools(template.traits, conversation.messages, shown)
     try:
         return template.render_parts(
             messages,
@@ -274,35 +303,6 @@ def _for_template(tool: Tool) -> dict[str, Any]:
         function["description"] = tool.description
     function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
     return {"type": "function", "function": function}
-
-
-def _with_calls(message: Mapping[str, Any], short_ids: bool, text_arguments: bool) -> Mapping[str, Any]:
-    """The message as this template takes calls."""
-    out = dict(message)
-    if short_ids and "tool_call_id" in out:
-        out["tool_call_id"] = _short_id(out["tool_call_id"])
-    if "tool_calls" in out:
-        out["tool_calls"] = [
-            {
-                **call,
-                "id": _short_id(call["id"]) if short_ids else call["id"],
-                "function": {
-                    **call["function"],
-                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)
-                    if text_arguments
-                    else call["function"]["arguments"],
-                },
-            }
-            for call in out["tool_calls"]
-        ]
-    return out
-
-
-def _short_id(call_id: str) -> str:
-    """Nine letters and digits, as Mistral's templates want them; equal ids stay equal."""
-    if _SHORT_ID.fullmatch(call_id):
-        return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def _ends_with_open_thought(parts: Sequence[str | int], control: Mapping[str, int]) -> bool:

@@ -38,12 +38,25 @@ class CallFormat:
     """The model's own template shows tools, calls and results."""
     short_ids: bool = False
     """The template refuses ids of calls that are not nine letters and digits."""
+    inner_marks: tuple[str, ...] = ()
+    """Other markup, which may be control tokens of the model."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All markup."""
+        return (*self.openers, *filter(None, self.openers.values()), *self.inner_marks)
 
 
 HERMES = CallFormat(name="hermes", openers={"<tool_call>": "</tool_call>"})
 LLAMA = CallFormat(name="llama", openers={"<|python_tag|>": ""}, bare=True, arguments="parameters")
 MISTRAL = CallFormat(name="mistral", openers={"[TOOL_CALLS]": ""}, named=True, short_ids=True)
-MISTRAL_NAMED = CallFormat(name="mistral named", openers={"[TOOL_CALLS]": ""}, named=True, short_ids=True)
+MISTRAL_NAMED = CallFormat(
+    name="mistral named",
+    openers={"[TOOL_CALLS]": ""},
+    named=True,
+    short_ids=True,
+    inner_marks=("[ARGS]", "[CALL_ID]"),
+)
 GENERIC = CallFormat(
     name="generic",
     openers={"<tool_call>": "</tool_call>", "```json": "```", "```tool_call": "```", "```tool_code": "```"},
