@@ -254,6 +254,26 @@ def test_an_output_without_its_call_is_refused(served: Served, again: bool) -> N
     assert error["param"] == f"input[{len(items) - 1}].call_id"
 
 
+def test_a_format_is_the_grammar_of_the_answer(served: Served) -> None:
+    schema = {"type": "object", "properties": {"town": {"type": "string"}}, "additionalProperties": False}
+    format = {"type": "json_schema", "name": "place", "schema": schema, "strict": True}
+    document = served.respond(text={"format": format}, script=["x"]).json
+    assert document["text"]["format"] == {**format, "description": None}
+    assert '"town"' in served.fake.requests[-1].sampling.grammar
+    served.respond(text={"format": {"type": "json_object"}}, script=["x"])
+    assert "object" in served.fake.requests[-1].sampling.grammar
+    served.respond(text={"format": {"type": "text"}}, script=["x"])
+    assert served.fake.requests[-1].sampling.grammar == ""
+
+
+def test_a_call_that_must_be_is_enforced(served: Served) -> None:
+    for choice in ("required", {"type": "function", "name": "weather"}):
+        document = served.respond(tools=[TOOL], tool_choice=choice, script=list(CALL)).json
+        assert document["output"][0]["type"] == "function_call"
+        assert document["tool_choice"] == choice
+        assert served.fake.requests[-1].sampling.grammar
+
+
 # reasoning
 
 
@@ -526,6 +546,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
     ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 5}}}}, "text.format.schema"),
     ({"text": {"verbosity": "low"}}, "text.verbosity"),
     ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
     ({"metadata": {"a": 5}}, "metadata"),

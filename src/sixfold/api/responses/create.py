@@ -20,12 +20,13 @@ from sixfold.api.responses.document import Failure, Response, Usage
 from sixfold.api.responses.events import OutputEvents
 from sixfold.api.responses.items import Item, check_count, decode_items, decode_output, new_id, template_messages
 from sixfold.api.responses.output import Output
-from sixfold.api.responses.reading import Asked, read, thinking_switch
+from sixfold.api.responses.reading import Asked, format_grammar, read, thinking_switch
 from sixfold.api.responses.schemas import ResponsesRequest
 from sixfold.api.responses.store import ResponseStore, Stored
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
+from sixfold.messages import GenerateRequest
 from sixfold.text.answer_parts import Content, Reasoning
 
 __all__ = ["create_response"]
@@ -43,8 +44,13 @@ async def create_response(call: Call) -> None:
         context.check_model(request.model)
         context.check_room(1)
         kwargs = thinking_switch(context.client.chat_template, asked)
-        prepared = await prepare(context, await _conversation(call, asked, kwargs))
+        grammar = ""
+        if asked.text_format.type != "text":
+            grammar = await context.in_thread(format_grammar, asked.text_format)
+        prepared = await prepare(context, await _conversation(call, asked, kwargs, grammar))
         requests = execution_requests(context, asked.generation, asked.params, asked.limits, [prepared.prompt_ids])
+        if prepared.grammar:
+            requests = [_with_grammar(request, prepared.grammar) for request in requests]
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)
@@ -82,7 +88,11 @@ def _store(context: ApiContext, request: ResponsesRequest) -> ResponseStore | No
     return None if request.store is False else store
 
 
-async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any]) -> Conversation:
+def _with_grammar(request: GenerateRequest, grammar: str) -> GenerateRequest:
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
+
+
+async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any], grammar: str) -> Conversation:
     """What is to be answered, with all that is continued.
 
     Raises:
@@ -102,6 +112,7 @@ async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any
         tool_choice=asked.tool_choice,
         parallel_tool_calls=asked.request.parallel_tool_calls is not False,
         template_kwargs=template_kwargs,
+        grammar=grammar,
         messages_field="input",
         kwargs_field="reasoning.effort",
         parameters_field="tools[{}].parameters",

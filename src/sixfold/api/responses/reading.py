@@ -23,9 +23,10 @@ from sixfold.api.schemas import GenerationRequest, refuse_unless
 from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
+from sixfold.structured import check_grammar, json_object_grammar, schema_grammar
 from sixfold.text import ChatTemplate
 
-__all__ = ["Asked", "read", "thinking_switch"]
+__all__ = ["Asked", "format_grammar", "read", "thinking_switch"]
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -195,6 +196,18 @@ def _tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> Tool
             f"tool_choice.name: there is no tool of the name {clip(name, 64)}", param="tool_choice.name"
         )
     return ToolChoice("named", name)
+
+
+def format_grammar(format: TextFormat) -> str:
+    """The grammar of `text.format`, compiled once to see that it can be. Takes milliseconds: use a thread.
+
+    Raises:
+        InvalidRequest: the schema cannot be enforced.
+    """
+    field = "text.format.schema"
+    grammar = json_object_grammar() if format.schema is None else schema_grammar(format.schema, param=field)
+    check_grammar(grammar, param=field)
+    return grammar
 
 
 def thinking_switch(template: ChatTemplate | None, asked: Asked) -> dict[str, Any]:
