@@ -30,6 +30,7 @@ from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
+from sixfold.api.openapi import openapi
 from sixfold.api.responses.create import create_response
 from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import detokenize, tokenize
@@ -60,7 +61,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/livez", admin.live),
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
-    ("GET", "/openapi.json", admin.openapi),
+    ("GET", "/openapi.json", openapi),
 )
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

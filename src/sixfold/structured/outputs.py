@@ -9,10 +9,10 @@ import msgspec
 from sixfold.errors import InvalidRequest
 from sixfold.structured.grammars import (
     choice_grammar,
-    schema_grammar,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
+    schema_grammar,
 )
 
 __all__ = ["StructuredOutputs"]

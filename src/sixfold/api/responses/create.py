@@ -15,7 +15,7 @@ from sixfold.api.decoding import read_request
 from sixfold.api.errors import ErrorBody
 from sixfold.api.generation import Generation
 from sixfold.api.logprobs import ChatEntry, ShownEntries
-from sixfold.api.params import execution_requests, text_options
+from sixfold.api.params import deadline_s, execution_requests, text_options
 from sixfold.api.responses.document import Failure, Response, Usage
 from sixfold.api.responses.events import OutputEvents
 from sixfold.api.responses.items import Item, check_count, decode_items, decode_output, new_id, template_messages
@@ -26,7 +26,6 @@ from sixfold.api.responses.store import ResponseStore, Stored
 from sixfold.api.stream import Renderer, stream
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
-from sixfold.messages import GenerateRequest
 from sixfold.text.answer_parts import Content, Reasoning
 
 __all__ = ["create_response"]
@@ -41,6 +40,7 @@ async def create_response(call: Call) -> None:
         request, ignored = await read_request(call, ResponsesRequest)
         store = _store(context, request)
         asked = read(request, context.client.sampling_defaults, ignored if context.ignore_unknown else None)
+        deadline = deadline_s(call, asked.generation)
         context.check_model(request.model)
         context.check_room(1)
         kwargs = thinking_switch(context.client.chat_template, asked)
@@ -48,9 +48,15 @@ async def create_response(call: Call) -> None:
         if asked.text_format.type != "text":
             grammar = await context.in_thread(format_grammar, asked.text_format)
         prepared = await prepare(context, await _conversation(call, asked, kwargs, grammar))
-        requests = execution_requests(context, asked.generation, asked.params, asked.limits, [prepared.prompt_ids])
-        if prepared.grammar:
-            requests = [_with_grammar(request, prepared.grammar) for request in requests]
+        requests = execution_requests(
+            context,
+            asked.generation,
+            asked.params,
+            asked.limits,
+            [prepared.prompt_ids],
+            deadline_s=deadline,
+            grammar=prepared.grammar,
+        )
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)
@@ -86,10 +92,6 @@ def _store(context: ApiContext, request: ResponsesRequest) -> ResponseStore | No
                     code="unsupported_field",
                 )
     return None if request.store is False else store
-
-
-def _with_grammar(request: GenerateRequest, grammar: str) -> GenerateRequest:
-    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
 
 
 async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any], grammar: str) -> Conversation:

@@ -104,6 +104,11 @@ class ResponsesRequest(_Strict):
     logit_bias: Annotated[dict[int, float], Meta(description="token id -> added to its logit")] | None = None
     priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
     cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
+    timeout: Annotated[float, Meta(description="seconds from arrival; then it ends with deadline_exceeded")] | None = (
+        None
+    )
+    allowed_token_ids: Annotated[list[int], Meta(description="nothing else is drawn")] | None = None
+    bad_words: Annotated[list[str], Meta(description="strings that are never completed")] | None = None
     script: Annotated[list[str | int], Meta(description="scripted executor only: the tokens that come out")] | None = (
         None
     )
@@ -134,7 +139,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 """Field -> values, besides null, that ask for nothing."""
 
+INERT = frozenset({"user", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"})
+"""Cannot change the answer; some are returned with it."""
+
 GENERATION_FIELDS = (
+    "allowed_token_ids",
+    "bad_words",
     "cache_salt",
     "frequency_penalty",
     "ignore_eos",
@@ -149,6 +159,7 @@ GENERATION_FIELDS = (
     "stop",
     "stop_token_ids",
     "temperature",
+    "timeout",
     "top_k",
     "top_p",
 )
