@@ -57,7 +57,9 @@ def test_the_clients_gathering_of_a_stream(client: Any) -> None:
         with client.responses.stream(model="fake", input="x", tools=tools, extra_body=script(text)) as stream:
             events = list(stream)
             last = stream.get_final_response()
-        for event in events:
+        for event in client.responses.create(
+            model="fake", input="x", tools=tools, extra_body=script(text), stream=True
+        ):
             check_strictly(event)
         assert last.output_text == plain.output_text
         assert [item.type for item in last.output] == [item.type for item in plain.output]

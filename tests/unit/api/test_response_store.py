@@ -15,7 +15,9 @@ import pytest
 from sixfold.api.responses import store_file
 from sixfold.api.responses.store import MAX_CHAIN, MAX_WAITING, ResponseStore
 from sixfold.api.responses.store_file import ENTRY_BYTES, ChainBroken, ChainTooLong, Stored, StoreFile
-from sixfold.errors import InvalidRequest, NotReady, ResponseNotFound
+from sixfold.config import Config
+from sixfold.engine import launch
+from sixfold.errors import ConfigError, InvalidRequest, NotReady, ResponseNotFound
 
 ALL = {"max_links": 100, "max_bytes": 1 << 20}
 
@@ -287,6 +289,20 @@ def test_calls_in_flight_are_bounded(path: Path) -> None:
         store.close()
 
     run(work())
+
+
+def test_the_setting_is_a_file_that_can_be(tmp_path: Path) -> None:
+    def resolved(value: str) -> str:
+        config = Config.from_flat({"model": "scripted", "response_store": value})
+        return launch.resolve(config).api.response_store
+
+    assert resolved("off") == "off"
+    assert resolved("").endswith("/responses.sqlite")
+    assert resolved(str(tmp_path / "x")) == str(tmp_path / "x")
+    for wrong in (str(tmp_path), str(tmp_path / "nowhere" / "x")):
+        with pytest.raises(ConfigError) as error:
+            resolved(wrong)
+        assert error.value.param == "--response-store"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
