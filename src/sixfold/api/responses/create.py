@@ -85,7 +85,7 @@ def _store(context: ApiContext, request: ResponsesRequest) -> ResponseStore | No
     store = context.responses
     if store is None:
         for field in ("store", "previous_response_id"):
-            if getattr(request, field):
+            if getattr(request, field) not in (None, False):
                 raise InvalidRequest(
                     f"{field}: this server stores no responses (--response-store)",
                     param=field,
