@@ -38,32 +38,34 @@ class _Strict(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ReasoningOptions(_Strict):
     """`reasoning`."""
 
-    effort: str | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
+    effort: Annotated[
+        str | None, Meta(description="none, minimal, low, medium, high, xhigh: what the chat template has a switch for")
+    ] = None
+    summary: Annotated[str | None, Meta(description="only `auto`: reasoning comes in full")] = None
+    generate_summary: Annotated[str | None, Meta(description="older name of summary")] = None
 
 
 class TextFormat(_Strict):
     """`text.format`: `text`, `json_object`, or `json_schema` with a schema."""
 
-    type: str
-    name: str | None = None
-    schema: JsonObject | None = None
-    strict: bool | None = None
-    description: str | None = None
+    type: Annotated[str, Meta(description="`text`, `json_object`, `json_schema`")]
+    name: Annotated[str | None, Meta(description="of the schema; returned")] = None
+    schema: Annotated[JsonObject | None, Meta(description="JSON schema that the answer follows")] = None
+    strict: Annotated[bool | None, Meta(description="enforced in any case")] = None
+    description: Annotated[str | None, Meta(description="returned")] = None
 
 
 class TextOptions(_Strict):
     """`text`."""
 
-    format: TextFormat | None = None
-    verbosity: str | None = None
+    format: Annotated[TextFormat | None, Meta(description="text, any JSON object, or JSON of a schema")] = None
+    verbosity: Annotated[str | None, Meta(description="only `medium`")] = None
 
 
 class ResponsesStreamOptions(_Strict):
     """`include_obfuscation` pads OpenAI's streams against eavesdroppers; it is accepted and does nothing here."""
 
-    include_obfuscation: bool | None = None
+    include_obfuscation: Annotated[bool | None, Meta(description="inert")] = None
 
 
 class ResponsesRequest(_Strict):
@@ -78,29 +80,31 @@ class ResponsesRequest(_Strict):
     previous_response_id: Annotated[str, Meta(description="a stored response that this one continues")] | None = None
     store: Annotated[bool, Meta(description="keep the answer; default true where the server stores any")] | None = None
     max_output_tokens: Annotated[int, Meta(description="tokens to generate; default: all that fit")] | None = None
-    stream: bool | None = None
-    stream_options: ResponsesStreamOptions | None = None
+    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
+    stream_options: Annotated[ResponsesStreamOptions | None, Meta(description="needs stream")] = None
     tools: Annotated[list[JsonObject], Meta(description="of type function")] | None = None
     tool_choice: Annotated[str | JsonObject, Meta(description="none, auto, required, or a function")] | None = None
-    parallel_tool_calls: bool | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most")] = None
+    text: Annotated[TextOptions | None, Meta(description="the format of the answer")] = None
+    reasoning: Annotated[ReasoningOptions | None, Meta(description="how much to think")] = None
+    include: Annotated[
+        list[str] | None, Meta(description="`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
+    ] = None
     top_logprobs: Annotated[int, Meta(description="alternatives per token, up to 20; needs include")] | None = None
     metadata: Annotated[dict[str, str], Meta(description="up to 16 pairs, returned with the answer")] | None = None
     # as in the other endpoints
     temperature: Annotated[float, Meta(description="0 is greedy")] | None = None
-    top_p: float | None = None
+    top_p: Annotated[float | None, Meta(description="above 0, to 1")] = None
     top_k: Annotated[int, Meta(description="0 and -1 are off")] | None = None
-    min_p: float | None = None
+    min_p: Annotated[float | None, Meta(description="0 to 1")] = None
     seed: Annotated[int, Meta(description="64-bit; equal requests with equal seeds give equal tokens")] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: Annotated[str | list[str] | None, Meta(description="up to 16 strings that end the answer")] = None
+    stop_token_ids: Annotated[list[int] | None, Meta(description="up to 128 ids that end the answer")] = None
     ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end the answer")] | None = None
     min_tokens: Annotated[int, Meta(description="no stop token can be drawn before")] | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    repetition_penalty: Annotated[float | None, Meta(description="0.01 to 2; counts prompt and answer")] = None
+    presence_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
+    frequency_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
     logit_bias: Annotated[dict[int, float], Meta(description="token id -> added to its logit")] | None = None
     priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
     cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
@@ -113,19 +117,19 @@ class ResponsesRequest(_Strict):
         None
     )
     # inert
-    user: str | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    user: Annotated[str | None, Meta(description="returned with the answer")] = None
+    service_tier: Annotated[str | None, Meta(description="there is one")] = None
+    prompt_cache_key: Annotated[str | None, Meta(description="returned with the answer")] = None
+    prompt_cache_retention: Annotated[str | None, Meta(description="the cache decides")] = None
+    safety_identifier: Annotated[str | None, Meta(description="returned with the answer")] = None
     # unsupported
-    background: Any = None
-    context_management: Any = None
-    conversation: Any = None
-    max_tool_calls: Any = None
-    moderation: Any = None
-    prompt: Any = None
-    truncation: Any = None
+    background: Annotated[Any, Meta(description="only false")] = None
+    context_management: Annotated[Any, Meta(description="only an empty list")] = None
+    conversation: Annotated[Any, Meta(description="only null")] = None
+    max_tool_calls: Annotated[Any, Meta(description="only null")] = None
+    moderation: Annotated[Any, Meta(description="only null")] = None
+    prompt: Annotated[Any, Meta(description="only null")] = None
+    truncation: Annotated[Any, Meta(description="only `disabled`")] = None
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
