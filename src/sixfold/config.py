@@ -120,6 +120,13 @@ class ApiConfig:
     stream_keep_alive_s: float = setting(
         15.0, "seconds without an event after which a stream gets a comment", low=0.05, high=86400
     )
+    response_store: str = setting(
+        "", "file that keeps what /v1/responses answered, or `off`; default: responses.sqlite in the cache folder"
+    )
+    response_store_bytes: int = setting(
+        1 << 30, "stored responses together; the least recently used go first", low=1 << 20, high=1 << 44
+    )
+    response_store_ttl_s: float = setting(30 * 86400.0, "seconds that a response is stored", low=1.0, high=1e10)
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
 
 

@@ -6,6 +6,7 @@
     |- PayloadTooLarge           body, header or list above its documented limit
     |- BodyTimeout               the body did not arrive in time
     |- ModelNotFound             no such model here
+    |- ResponseNotFound          no answer is stored under this id
     |- Unauthorized              missing or wrong key
     |- NotAllowed                host, method or content type refused
     |- RouteNotFound             no such path
@@ -46,6 +47,7 @@ __all__ = [
     "RequestAborted",
     "RequestFailed",
     "RequestNotFound",
+    "ResponseNotFound",
     "RouteNotFound",
     "SixfoldError",
     "Unauthorized",
@@ -95,6 +97,10 @@ class BodyTimeout(SixfoldError):
 
 class ModelNotFound(SixfoldError):
     """The named model is not served or not known."""
+
+
+class ResponseNotFound(SixfoldError):
+    """No answer is stored under this id, or not any more."""
 
 
 class Unauthorized(SixfoldError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -92,8 +92,12 @@ async def collect(
     add: Callable[[list[ChoiceDelta]], None],
     document: Callable[[Generation], bytes],
     headers: list[tuple[bytes, bytes]],
+    settle: Callable[[Generation], Awaitable[None]] | None = None,
 ) -> None:
     """Answer with `document` once every choice has ended; a client that leaves ends it at once.
+
+    Args:
+        settle: what there is to do between the last choice's end and `document`.
 
     Raises:
         SixfoldError: the generation failed; nothing was sent.
@@ -103,6 +107,8 @@ async def collect(
     gone.add_done_callback(lambda _: generation.close())
     try:
         await generation.run(add)
+        if settle is not None:
+            await settle(generation)
         if generation.n_scored > INLINE_SCORED:
             body = await call.context.aside(document, generation)
         else:

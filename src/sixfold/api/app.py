@@ -33,6 +33,8 @@ from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
 from sixfold.api.openapi import openapi
+from sixfold.api.responses.create import create_response
+from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
@@ -49,6 +51,10 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/completions", create_completion),
     ("POST", "/v1/embeddings", create_embedding),
     ("POST", "/v1/abort", abort),
+    ("POST", "/v1/responses", create_response),
+    ("GET", "/v1/responses/{id}", retrieve_response),
+    ("DELETE", "/v1/responses/{id}", delete_response),
+    ("GET", "/v1/responses/{id}/input_items", list_input_items),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("POST", "/apply-template", apply_template),

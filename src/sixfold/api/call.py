@@ -18,7 +18,7 @@ from urllib.parse import quote
 from starlette.types import Receive, Scope, Send
 
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, describe, render_error
+from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.generation import TotalUsage
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 
@@ -58,6 +58,7 @@ class Call:
         connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
+        shape: of errors on this path.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
         arrival_s: CLOCK_MONOTONIC, when its headers were complete.
     """
@@ -73,6 +74,7 @@ class Call:
         "receive",
         "request_id",
         "scope",
+        "shape",
         "started",
         "status",
     )
@@ -83,6 +85,7 @@ class Call:
         self.receive = receive
         self._send = send
         self.connection: Connection = scope["sixfold.connection"]
+        self.shape = shape_of(scope["path"])
         label = self.header(b"x-request-id")
         if label is not None and _REQUEST_ID.fullmatch(label):
             self.request_id = label.decode("ascii")
@@ -103,6 +106,11 @@ class Call:
             if key == name:
                 return bytes(value)
         return None
+
+    @property
+    def tenant(self) -> str:
+        """Whose call it is: what is stored for one is not there for another. Without keys there is one tenant."""
+        return ""
 
     # request
 
@@ -193,7 +201,7 @@ class Call:
         head = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.request_id.encode("ascii")),
+            *self._id_headers(),
             *headers,
         ]
         if self._body_left:
@@ -206,7 +214,7 @@ class Call:
 
     async def fail(self, error: BaseException) -> None:
         """Send the error's response."""
-        answer = render_error(error, self.request_id)
+        answer = render_error(error, self.request_id, self.shape)
         headers = [(b"retry-after", b"%d" % answer.retry_after_s)] if answer.retry_after_s is not None else []
         self.context.metrics.count_refusal(answer.status)
         self.log_fault(error)
@@ -220,7 +228,7 @@ class Call:
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
-            (b"x-request-id", self.request_id.encode("ascii")),
+            *self._id_headers(),
             *headers,
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
@@ -265,6 +273,9 @@ class Call:
         body = describe(error, self.request_id)[1]
         self.fault = body.code or body.type
         logger.debug("id=%s refused: %r (param %r)", self.request_id, body.message, body.param)
+
+    def _id_headers(self) -> list[tuple[bytes, bytes]]:
+        return [(name, self.request_id.encode("ascii")) for name in self.shape.id_headers]
 
     async def _linger(self) -> None:
         dropped = 0

@@ -16,6 +16,7 @@ from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.open_requests import OpenRequests
 from sixfold.api.prompt_length import PromptLength
+from sixfold.api.responses.store import open_store
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
@@ -80,6 +81,7 @@ class ApiContext:
         generations: what is in flight, for the end of draining.
         open_requests: the same by name.
         prompt_length: refuses what is too long without tokenizing it.
+        responses: answers that are kept; None: none are.
     """
 
     def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
@@ -93,6 +95,7 @@ class ApiContext:
         self.generations: set[Any] = set()
         self.open_requests = OpenRequests()
         self._preparing = 0
+        self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
@@ -171,3 +174,5 @@ class ApiContext:
     def close(self) -> None:
         for pool in (self._pool, self._aside_pool):
             pool.shutdown(wait=False, cancel_futures=True)
+        if self.responses is not None:
+            self.responses.close()

@@ -17,7 +17,7 @@ from sixfold.api.schemas import unsupported_part
 from sixfold.api.type_fault import field_name, refusal, unknown_field
 from sixfold.errors import InvalidRequest
 
-__all__ = ["MAX_JSON_DEPTH", "decode", "read_request"]
+__all__ = ["MAX_JSON_DEPTH", "convert", "decode", "read_request"]
 
 MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 100_000
@@ -114,20 +114,33 @@ def _without_unknown(kind: type[T], body: bytes) -> tuple[T, list[str]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _broken(body) from None
     ignored: list[str] = []
+    return convert(kind, document, "", ignored), ignored
+
+
+def convert(kind: type[T], document: Any, where: str, ignored: list[str] | None) -> T:
+    """Validate a part of a body that was taken as plain JSON.
+
+    Args:
+        where: its path within the body, for errors.
+        ignored: unknown fields are left out, of the document too, and their names added here; None refuses them.
+
+    Raises:
+        InvalidRequest: `param` names the field as far as it is known.
+    """
     while True:
         try:
-            return msgspec.convert(document, kind, str_keys=True), ignored
+            return msgspec.convert(document, kind, str_keys=True)
         except msgspec.ValidationError as error:
             message = str(error)
             unknown = unknown_field(message)
-            if unknown is None or len(ignored) == MAX_IGNORED_FIELDS:
-                raise refusal(kind, message) from None
+            if ignored is None or unknown is None or len(ignored) == MAX_IGNORED_FIELDS:
+                raise refusal(kind, message, where) from None
             path, name = unknown
             try:
                 del _at(document, path)[name]
             except (KeyError, IndexError, TypeError):  # a key made to look like the end of the parser's message
-                raise refusal(kind, message) from None
-            ignored.append(clip(f"{path}.{name}".lstrip(".")))
+                raise refusal(kind, message, where) from None
+            ignored.append(clip(f"{where}{path}.{name}".lstrip(".")))
 
 
 def _at(document: Any, path: str) -> Any:

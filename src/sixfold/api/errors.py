@@ -1,13 +1,16 @@
-"""The one table from `sixfold.errors` to HTTP, and the one shape of an error.
+"""The one table from `sixfold.errors` to HTTP, and the shapes of an error: one for each API that is spoken here.
 
-    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}                        (OpenAI: all routes but)
+    {"type": "error", "error": {"type": ..., "message": ...}, "request_id": ...}               (Anthropic: /v1/messages)
 
+A path has its shape before it has a handler, so that a refused `Host` or method looks like everything else there.
 A subclass without an entry takes its nearest ancestor's. The messages of errors marked internal never leave the server.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +18,19 @@ import msgspec
 from sixfold import errors
 from sixfold.errors import SixfoldError
 
-__all__ = ["ClientGone", "HttpError", "clip", "describe", "envelope", "render_error"]
+__all__ = [
+    "ANTHROPIC",
+    "OPENAI",
+    "ClientGone",
+    "ErrorBody",
+    "ErrorShape",
+    "HttpError",
+    "clip",
+    "describe",
+    "envelope",
+    "render_error",
+    "shape_of",
+]
 
 MAX_ECHO_CHARS = 200
 """Of a caller's own words in a message."""
@@ -36,6 +51,7 @@ TABLE: dict[type[SixfoldError], Row] = {
     errors.Unauthorized: Row(401, "invalid_request_error", "invalid_api_key"),
     errors.NotAllowed: Row(403, "invalid_request_error", "not_allowed"),
     errors.ModelNotFound: Row(404, "invalid_request_error", "model_not_found"),
+    errors.ResponseNotFound: Row(404, "invalid_request_error", "response_not_found"),
     errors.RouteNotFound: Row(404, "invalid_request_error", "not_found"),
     errors.RequestNotFound: Row(404, "invalid_request_error", "request_not_found"),
     errors.BodyTimeout: Row(408, "invalid_request_error", "body_timeout"),
@@ -82,6 +98,25 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
+class AnthropicErrorBody(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class AnthropicErrorEnvelope(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    error: AnthropicErrorBody
+    request_id: str
+
+
+class ErrorShape(NamedTuple):
+    """How the routes of one API show an error."""
+
+    document: Callable[[int, ErrorBody, str], bytes]
+    """Status, error and request id -> the JSON document."""
+    id_headers: tuple[bytes, ...]
+    """Headers of every answer that hold the request id."""
+
+
 def clip(text: str, limit: int = MAX_ECHO_CHARS) -> str:
     """A caller's words, short enough for a message and without halves of surrogate pairs."""
     text = text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -107,9 +142,40 @@ def envelope(body: ErrorBody) -> bytes:
     return msgspec.json.encode(ErrorEnvelope(body))
 
 
-def render_error(error: BaseException, request_id: str) -> HttpError:
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Of the other statuses, those below 500 are `invalid_request_error` and the rest `api_error`."""
+
+
+def _anthropic(status: int, body: ErrorBody, request_id: str) -> bytes:
+    """There is no `param` in this shape: the message begins with the field where it does not name it anyway."""
+    kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    named = body.param is None or body.param in body.message
+    message = body.message if named else f"{body.param}: {body.message}"
+    return msgspec.json.encode(AnthropicErrorEnvelope(AnthropicErrorBody(kind, message), request_id))
+
+
+OPENAI = ErrorShape(lambda status, body, request_id: envelope(body), (b"x-request-id",))
+ANTHROPIC = ErrorShape(_anthropic, (b"x-request-id", b"request-id"))
+
+
+def shape_of(path: str) -> ErrorShape:
+    """The shape of errors below a path, whether it exists or not."""
+    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI
+
+
+def render_error(error: BaseException, request_id: str, shape: ErrorShape = OPENAI) -> HttpError:
     status, body = describe(error, request_id)
     wait_s = error.retry_after_s if isinstance(error, SixfoldError) else None
     if wait_s is None and status in (429, 503):
         wait_s = 1.0
-    return HttpError(status, envelope(body), None if wait_s is None else max(1, math.ceil(wait_s)))
+    document = shape.document(status, body, request_id)
+    return HttpError(status, document, None if wait_s is None else max(1, math.ceil(wait_s)))

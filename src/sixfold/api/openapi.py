@@ -20,6 +20,8 @@ from sixfold.api.completions import Completion
 from sixfold.api.errors import STATUS_OF_CODE, TABLE, ErrorEnvelope
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
+from sixfold.api.responses.document import ItemList, Response, ResponseDeleted
+from sixfold.api.responses.schemas import ResponsesRequest
 from sixfold.api.schemas import (
     AbortRequest,
     ApplyTemplateRequest,
@@ -86,6 +88,23 @@ OPERATIONS: tuple[Operation, ...] = (
             "text": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
             "score": {"prompt": "The capital of France is Paris", "max_tokens": 0, "echo": True, "logprobs": 1},
         },
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer items with items, kept to be continued: see responses.md",
+        ResponsesRequest,
+        errors=GENERATION_ERRORS,
+        response=Response,
+        examples={
+            "text": {"input": "Say hello.", "max_output_tokens": 64},
+            "stream": {"input": _MESSAGES, "stream": True},
+        },
+    ),
+    Operation("get", "/v1/responses/{id}", "A stored response", errors=(404,), response=Response),
+    Operation("delete", "/v1/responses/{id}", "Forget a stored response", errors=(404,), response=ResponseDeleted),
+    Operation(
+        "get", "/v1/responses/{id}/input_items", "What a stored response answers", errors=(404,), response=ItemList
     ),
     Operation(
         "post",

@@ -40,6 +40,7 @@ __all__ = [
     "GenerationRequest",
     "StreamOptions",
     "TokenizeRequest",
+    "refuse_unless",
     "refuse_unsupported",
     "unsupported",
     "unsupported_part",
@@ -383,6 +384,10 @@ def refuse_unsupported(request: GenerationRequest) -> None:
         neutral = UNSUPPORTED.get(name)
         if neutral is None or name in request.OFFERED:
             continue
-        value = getattr(request, name)
-        if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
-            raise unsupported(name)
+        refuse_unless(name, getattr(request, name), neutral)
+
+
+def refuse_unless(field: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    """Raises: InvalidRequest: the field's value is neither null nor one of the `neutral` ones."""
+    if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
+        raise unsupported(field)

@@ -1,9 +1,11 @@
 """Server-sent events: one write per stream and step, of bytes that are mostly made beforehand.
 
 data: {"id":...,"choices":[{"index":0,"delta":{"content":" wor"},...}]}\\n\\n       (per choice and step)
-: keep-alive\\n\\n                                                                (--stream-keep-alive-s of silence)
+: keep-alive\\n\\n                                                    (--stream-keep-alive-s without an event)
 data: {"error":{...}}\\n\\n                                                       (a fault after the first byte)
 data: [DONE]\\n\\n                                                                (always the last)
+
+What an API says otherwise (the events' names, what keeps a connection alive, how a fault looks) is its renderer's.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.errors import ClientGone, describe, envelope
+from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
@@ -32,15 +34,35 @@ logger = logging.getLogger(__name__)
 
 
 class Renderer(Protocol):
-    """Deltas -> the events of one endpoint."""
+    """Deltas -> the events of one endpoint.
+
+    Attributes:
+        ping: what keeps a silent connection alive.
+        done: the last event of every stream, empty where an API has none.
+    """
+
+    ping: bytes = PING
+    done: bytes = DONE
+
+    def opening(self) -> bytes:
+        """The events before the first step, maybe none."""
+        return b""
 
     def frames(self, deltas: list[ChoiceDelta]) -> bytes:
         """The events of one step, maybe none."""
         ...
 
+    async def settle(self, generation: Generation) -> None:
+        """What there is to do between the last choice's end and `tail`, for renderers that have to wait for it."""
+        return
+
     def tail(self, generation: Generation) -> bytes:
-        """The events after the last choice's end, before `[DONE]`."""
+        """The events after the last choice's end, before `done`."""
         ...
+
+    def fault(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        """The event of a fault after the first byte; in place of `tail`."""
+        return b"data: " + envelope(error) + b"\n\n"
 
 
 def event(document: object) -> bytes:
@@ -57,6 +79,8 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
     outlet = _Outlet(call, renderer)
     try:
         await call.start_stream(headers)
+        if opening := renderer.opening():
+            await call.write(opening)
         last = await _generate(call, generation, renderer, outlet)
         for piece in outlet.rest():
             await call.write(piece)
@@ -79,7 +103,8 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
     outlet.open()
     try:
         await generation.run(outlet.take)
-        return renderer.tail(generation) + DONE
+        await renderer.settle(generation)
+        return renderer.tail(generation) + renderer.done
     except ClientGone:
         raise
     except Exception as error:
@@ -89,7 +114,7 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
         status, body = describe(error, call.request_id)
         call.context.metrics.count_refusal(status)
         call.log_fault(error)
-        return b"data: " + envelope(body) + b"\n\n" + DONE
+        return renderer.fault(status, body, call.request_id) + renderer.done
     finally:
         outlet.close()
 
@@ -136,7 +161,7 @@ class _Outlet:
 
     def _tick(self) -> None:
         if not self._wrote:
-            self._connection.write_chunk(PING)
+            self._connection.write_chunk(self._renderer.ping)
         self._wrote = False
         self._arm()
 

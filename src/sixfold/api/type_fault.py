@@ -60,22 +60,24 @@ _INSIDE: dict[str, type[msgspec.Struct]] = {
 """The last name of a path -> the objects found there."""
 
 
-def refusal(kind: type, message: str) -> InvalidRequest:
+def refusal(kind: type, message: str, within: str = "") -> InvalidRequest:
     """The parser's message as an error.
 
     Args:
-        kind: what the body was parsed as.
+        kind: what the body, or the part of it, was parsed as.
+        within: path of the part.
     """
     where = _WHERE.search(message)
     path = where.group(2) if where else ""
     what = _WHERE.sub("", message)
     if unknown := _UNKNOWN.match(what):
-        param = field_name(f"{path}.{unknown.group(1)}")
+        param = field_name(f"{within}{path}.{unknown.group(1)}")
         hint = _suggestion(kind, path, unknown.group(1))
         return InvalidRequest(f"unknown field: {param}{hint}", param=param, code="unknown_field")
     if missing := _MISSING.match(what):
-        param = field_name(f"{path}.{missing.group(1)}")
+        param = field_name(f"{within}{path}.{missing.group(1)}")
         return InvalidRequest(f"{param} is required", param=param, code="missing_field")
+    path = within + path
     subject = clip(path.lstrip(".")) or "the body"
     if where and where.group(1):
         subject = f"a key of {subject}"

@@ -146,7 +146,28 @@ def resolve(config: Config) -> Config:
         scheduler=scheduler,
         cache=dataclasses.replace(config.cache, num_kv_blocks=blocks),
         executor=dataclasses.replace(config.executor, threads=config.executor.threads or len(os.sched_getaffinity(0))),
+        api=dataclasses.replace(config.api, response_store=_response_store(config)),
     ).check()
+
+
+def _response_store(config: Config) -> str:
+    """The file's absolute path, or `off`.
+
+    Raises:
+        ConfigError: there can be no such file.
+    """
+    told = config.api.response_store
+    if told == "off":
+        return told
+    if not told:
+        from sixfold import model_store
+
+        return str(model_store.cache_dir() / "responses.sqlite")
+    path = Path(told).expanduser().absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "lies in a folder that is not there"
+        raise ConfigError(f"--response-store {told} {what}; it must be a file, or `off`", param="--response-store")
+    return str(path)
 
 
 def served_context(config: Config, context: int) -> int:

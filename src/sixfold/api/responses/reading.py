@@ -1,0 +1,231 @@
+"""What a request asks for: everything that can be checked before the model, the store or the tokenizer is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sixfold.api.conversation import Tool, ToolChoice
+from sixfold.api.decoding import convert
+from sixfold.api.errors import clip
+from sixfold.api.params import Limits, sampling_params
+from sixfold.api.responses.items import Item, read_items, unsupported_type
+from sixfold.api.responses.schemas import (
+    GENERATION_FIELDS,
+    UNSUPPORTED,
+    FunctionTool,
+    NamedTool,
+    ResponsesRequest,
+    TextFormat,
+)
+from sixfold.api.schemas import GenerationRequest, refuse_unless
+from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
+from sixfold.errors import InvalidRequest
+from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
+from sixfold.structured import check_grammar, json_object_grammar, schema_grammar
+from sixfold.text import ChatTemplate
+
+__all__ = ["Asked", "format_grammar", "read", "thinking_switch"]
+
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""Asked for by clients that store nothing, so that they can send the reasoning back. Here it is readable as it is."""
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+SWITCH, SCALE = "enable_thinking", "reasoning_effort"
+"""Variables by which chat templates are told whether, or how much, to think."""
+
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_CHARS = 512
+
+FORMATS = ("text", "json_object", "json_schema")
+TEXT = TextFormat(type="text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request in our words."""
+
+    request: ResponsesRequest
+    items: list[Item]
+    tools: list[Tool]
+    tool_choice: ToolChoice
+    text_format: TextFormat
+    generation: GenerationRequest
+    """The fields that all endpoints have."""
+    limits: Limits
+    params: SamplingParams
+
+
+def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[str] | None) -> Asked:
+    """Check what needs nothing but the request.
+
+    Args:
+        defaults: fields of `SamplingParams` for what the request leaves out.
+        ignored: gets the names of unknown fields; None refuses them.
+
+    Raises:
+        InvalidRequest: `param` is the field as the caller wrote it.
+    """
+    for name, neutral in UNSUPPORTED.items():
+        refuse_unless(name, getattr(request, name), neutral)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+    _check_metadata(request.metadata)
+    _check_reasoning(request)
+    text_format = _text_format(request)
+    limits = _limits(request)
+    generation = GenerationRequest(**{name: getattr(request, name) for name in GENERATION_FIELDS})
+    params = sampling_params(generation, limits, defaults)
+    tools = _tools(request.tools or [], ignored)
+    return Asked(
+        request=request,
+        tools=tools,
+        tool_choice=_tool_choice(request.tool_choice, tools),
+        items=read_items(request.input, ignored),
+        text_format=text_format,
+        generation=generation,
+        limits=limits,
+        params=params,
+    )
+
+
+def _limits(request: ResponsesRequest) -> Limits:
+    max_tokens = request.max_output_tokens
+    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
+        raise InvalidRequest(
+            f"max_output_tokens must be between 1 and {MAX_TOKENS}, not {max_tokens}", param="max_output_tokens"
+        )
+    include = request.include or []
+    for name in include:
+        if name not in (LOGPROBS, ENCRYPTED_REASONING):
+            raise unsupported_type("include", name, (LOGPROBS, ENCRYPTED_REASONING))
+    top = request.top_logprobs or 0
+    if top and LOGPROBS not in include:
+        raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    return Limits(
+        max_tokens=max_tokens,
+        max_tokens_field="max_output_tokens",
+        prompt_field="input",
+        logprobs=top if LOGPROBS in include else None,
+        logprobs_field="top_logprobs",
+    )
+
+
+def _check_metadata(metadata: dict[str, str] | None) -> None:
+    if metadata is None:
+        return
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(f"metadata has more than {MAX_METADATA} pairs", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY_CHARS or len(value) > MAX_METADATA_CHARS:
+            raise InvalidRequest(
+                f"metadata: a key has at most {MAX_METADATA_KEY_CHARS} characters, a value {MAX_METADATA_CHARS}",
+                param="metadata",
+            )
+
+
+def _text_format(request: ResponsesRequest) -> TextFormat:
+    text = request.text
+    if text is None:
+        return TEXT
+    if text.verbosity not in (None, "medium"):
+        raise InvalidRequest(
+            "text.verbosity other than medium is not supported by this server",
+            param="text.verbosity",
+            code="unsupported_field",
+        )
+    format = text.format or TEXT
+    if format.type not in FORMATS:
+        raise InvalidRequest(f"text.format.type must be one of {', '.join(FORMATS)}", param="text.format.type")
+    for name in ("schema", "name"):
+        if (getattr(format, name) is not None) != (format.type == "json_schema"):
+            verb = "is required by" if format.type == "json_schema" else "belongs to"
+            raise InvalidRequest(f"text.format.{name} {verb} the type json_schema", param=f"text.format.{name}")
+    return format
+
+
+def _check_reasoning(request: ResponsesRequest) -> None:
+    reasoning = request.reasoning
+    if reasoning is None:
+        return
+    if reasoning.effort is not None and reasoning.effort not in EFFORTS:
+        raise InvalidRequest(f"reasoning.effort must be one of {', '.join(EFFORTS)}", param="reasoning.effort")
+    for name in ("summary", "generate_summary"):
+        if getattr(reasoning, name) not in (None, "auto"):
+            raise InvalidRequest(
+                f"reasoning.{name} is not supported by this server: reasoning comes in full",
+                param=f"reasoning.{name}",
+                code="unsupported_field",
+            )
+
+
+def _tools(tools: list[dict[str, Any]], ignored: list[str] | None) -> list[Tool]:
+    check_tools(tools, "tools")
+    names: set[str] = set()
+    out = []
+    for i, document in enumerate(tools):
+        where = f"tools[{i}]"
+        if document.get("type") != "function":
+            raise unsupported_type(f"{where}.type", document.get("type"), ("function",))
+        tool = convert(FunctionTool, document, where, ignored)
+        check_tool(tool.name, tool.parameters, names, f"{where}.name", f"{where}.parameters")
+        out.append(
+            Tool(
+                name=tool.name,
+                description=tool.description,
+                parameters=tool.parameters or {},
+                strict=bool(tool.strict),
+            )
+        )
+    return out
+
+
+def _tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> ToolChoice:
+    if not isinstance(choice, dict):
+        return tool_choice(choice, tools)
+    if choice.get("type") != "function":
+        raise unsupported_type("tool_choice.type", choice.get("type"), ("function",))
+    name = convert(NamedTool, choice, "tool_choice", None).name
+    if name not in {tool.name for tool in tools}:
+        raise InvalidRequest(
+            f"tool_choice.name: there is no tool of the name {clip(name, 64)}", param="tool_choice.name"
+        )
+    return ToolChoice("named", name)
+
+
+def format_grammar(format: TextFormat) -> str:
+    """The grammar of `text.format`, compiled once to see that it can be. Takes milliseconds: use a thread.
+
+    Raises:
+        InvalidRequest: the schema cannot be enforced.
+    """
+    field = "text.format.schema"
+    grammar = json_object_grammar() if format.schema is None else schema_grammar(format.schema, param=field)
+    check_grammar(grammar, param=field)
+    return grammar
+
+
+def thinking_switch(template: ChatTemplate | None, asked: Asked) -> dict[str, Any]:
+    """`reasoning.effort` -> variables of the chat template, which has a switch, a scale, or neither.
+
+    Raises:
+        InvalidRequest: the template can do nothing about it.
+    """
+    reasoning = asked.request.reasoning
+    effort = reasoning.effort if reasoning is not None else None
+    if effort is None or template is None or template.source is None:
+        return {}
+    if SCALE in template.source and effort != "none":
+        return {SCALE: effort}
+    if SWITCH in template.source:
+        return {SWITCH: effort != "none"}
+    if effort == "none" and not template.traits.thinks:
+        return {}
+    raise InvalidRequest(
+        f"reasoning.effort: this model has no switch for {effort!r}", param="reasoning.effort", code="unsupported_field"
+    )
