@@ -24,6 +24,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sixfold.api import admin
+from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
@@ -44,6 +45,8 @@ Handler = Callable[[Call], Awaitable[None]]
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
+    ("POST", "/v1/messages", create_message),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("GET", "/", admin.home),

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sixfold import __version__
-from sixfold.api.errors import ErrorEnvelope
+from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
+from sixfold.api.errors import ANTHROPIC, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["OPERATIONS", "Operation", "document"]
@@ -30,6 +31,8 @@ class Operation(NamedTuple):
 OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a chat", ChatRequest, errors=POST_ERRORS),
     Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=POST_ERRORS),
+    Operation("post", "/v1/messages", "Answer a chat, in Anthropic's shapes", MessagesRequest, errors=POST_ERRORS),
+    Operation("post", "/v1/messages/count_tokens", "Tokens of a prompt", CountTokensRequest, errors=POST_ERRORS),
     Operation("post", "/tokenize", "Text or chat to token ids", TokenizeRequest, errors=POST_ERRORS),
     Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest, errors=POST_ERRORS),
     Operation("get", "/", "Where to go from here, for people", answer="text/plain"),
@@ -48,8 +51,9 @@ OPERATIONS = (
 @functools.cache
 def document() -> bytes:
     """The document, rendered once."""
-    kinds = [op.request for op in OPERATIONS if op.request is not None]
-    _, components = msgspec.json.schema_components([*kinds, ErrorEnvelope], ref_template="#/components/schemas/{name}")
+    kinds: list[type[msgspec.Struct]] = [op.request for op in OPERATIONS if op.request is not None]
+    kinds += [ErrorEnvelope, AnthropicErrorEnvelope]
+    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for op in OPERATIONS:
         paths.setdefault(op.path, {})[op.method] = _operation(op)
@@ -67,7 +71,8 @@ def _operation(op: Operation) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "OK", "content": {op.answer: {}}}}
     if op.request is not None and "stream" in op.request.__struct_fields__:
         answers["200"]["content"]["text/event-stream"] = {}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorEnvelope"}}}
+    envelope = AnthropicErrorEnvelope if shape_of(op.path) is ANTHROPIC else ErrorEnvelope
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{envelope.__name__}"}}}
     for status in op.errors:
         answers[str(status)] = {"description": "Error", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}

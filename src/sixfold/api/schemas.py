@@ -12,6 +12,7 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -215,12 +216,22 @@ def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:
     )
 
 
-def refuse_unsupported(request: GenerationRequest) -> None:
-    """Raises: InvalidRequest: a field asks for what this server does not offer; `param` names it."""
+def refuse_unsupported(
+    request: msgspec.Struct, asks_for_nothing: Mapping[str, tuple[Any, ...]] = UNSUPPORTED, *, where: str = ""
+) -> None:
+    """Refuse what is known but not offered.
+
+    Args:
+        asks_for_nothing: field -> values, besides null, that are taken all the same.
+        where: the object's place in the request, with a dot behind it.
+
+    Raises:
+        InvalidRequest: a field asks for what this server does not offer; `param` names it.
+    """
     for name in type(request).__struct_fields__:
-        neutral = UNSUPPORTED.get(name)
+        neutral = asks_for_nothing.get(name)
         if neutral is None:
             continue
         value = getattr(request, name)
         if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
-            raise unsupported(name)
+            raise unsupported(where + name)

@@ -11,7 +11,7 @@ from sixfold.api.errors import clip
 from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
 from sixfold.errors import InvalidRequest
 
-__all__ = ["field_name", "refusal", "unknown_field"]
+__all__ = ["field_name", "refusal", "unknown_field", "unsupported_type"]
 
 MAX_SUGGESTED_CHARS = 64
 """A longer name is no slip of the finger, and comparing takes its time."""
@@ -25,6 +25,7 @@ OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_len
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_TAG = re.compile(r"^Invalid value '(.*)'$", re.DOTALL)
 _TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
 _WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
@@ -63,10 +64,21 @@ def refusal(kind: type, message: str) -> InvalidRequest:
     if missing := _MISSING.match(what):
         param = field_name(f"{path}.{missing.group(1)}")
         return InvalidRequest(f"{param} is required", param=param, code="missing_field")
+    if (tag := _TAG.match(what)) and path.endswith(".type"):
+        return unsupported_type(path.removesuffix(".type"), tag.group(1))
     subject = clip(path.lstrip(".")) or "the body"
     if where and where.group(1):
         subject = f"a key of {subject}"
     return InvalidRequest(f"{subject}{_fault(what)}", param=field_name(path), code="invalid_type")
+
+
+def unsupported_type(path: str, kind: str) -> InvalidRequest:
+    """An object whose `type` says that it is something that this server does not know, or does not offer."""
+    return InvalidRequest(
+        f"{clip(path.lstrip('.'))}: type {clip(kind, 64)} is not supported",
+        param=field_name(path),
+        code="unsupported_field",
+    )
 
 
 def unknown_field(message: str) -> tuple[str, str] | None:

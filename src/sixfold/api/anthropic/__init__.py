@@ -1,0 +1,4 @@
+"""Anthropic's Messages API over the same engine: wire types, conversion to a conversation, answers and events.
+
+Its errors have a shape of their own, which is in `api/errors.py`: paths have it before they have a handler.
+"""

@@ -1,0 +1,180 @@
+"""A request of Anthropic's shape -> what all endpoints understand: a conversation, and how to generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from sixfold.api.anthropic.turns import template_messages
+from sixfold.api.anthropic.wire import (
+    UNSUPPORTED,
+    CountTokensRequest,
+    CustomTool,
+    MessagesRequest,
+    Thinking,
+    ToolSelection,
+)
+from sixfold.api.conversation import Conversation, Tool, ToolChoice
+from sixfold.api.params import Limits
+from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
+from sixfold.api.type_fault import unsupported_type
+from sixfold.errors import InvalidRequest
+from sixfold.sampling_params import MAX_TOKENS, SamplingParams
+from sixfold.text import ChatTemplate
+
+__all__ = ["check_thinking", "conversation_of", "generation_request", "in_callers_words", "limits_of", "within"]
+
+MIN_THINKING_BUDGET = 1024
+THINKING_SWITCH = "enable_thinking"
+"""The variable by which templates are told."""
+CHOICES: dict[str, Literal["auto", "required", "none", "named"]] = {
+    "auto": "auto",
+    "any": "required",
+    "none": "none",
+    "tool": "named",
+}
+
+
+def conversation_of(request: CountTokensRequest) -> Conversation:
+    """All that makes a prompt; checks that need neither the model nor its template.
+
+    Raises:
+        InvalidRequest: `param` names the field.
+    """
+    refuse_unsupported(request, UNSUPPORTED)
+    turns = template_messages(request.system, request.messages)
+    tools = [_tool(f"tools[{i}]", tool) for i, tool in enumerate(request.tools or [])]
+    return Conversation(
+        messages=turns.messages,
+        tools=tools,
+        tool_choice=_choice(request.tool_choice, tools),
+        parallel_tool_calls=request.tool_choice is None or not request.tool_choice.disable_parallel_tool_use,
+        template_kwargs=_thinking(request.thinking),
+        add_generation_prompt=not turns.prefill,
+        continue_final_message=turns.prefill,
+        grammar=_grammar(request),
+        kwargs_field="thinking",
+        parameters_field="tools[{}].input_schema",
+    )
+
+
+def check_thinking(thinking: Thinking | None, template: ChatTemplate) -> None:
+    """Raises: InvalidRequest: this model cannot be told to think, or not to."""
+    if thinking is None or thinking.type == "adaptive":
+        return
+    thinks, has_switch = template.traits.thinks, THINKING_SWITCH in (template.source or "")
+    if thinking.type == "enabled" and not thinks:
+        raise InvalidRequest("thinking: the chat template of this model knows no thinking", param="thinking")
+    if thinking.type == "disabled" and thinks and not has_switch:
+        raise InvalidRequest("thinking: this model always thinks; its chat template has no switch", param="thinking")
+
+
+@contextmanager
+def in_callers_words() -> Iterator[None]:
+    """Errors about fields of `generation_request` name the caller's."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param != "stop":
+            raise
+        message = error.message.replace("stop", "stop_sequences", 1)
+        raise InvalidRequest(message, param="stop_sequences", code=error.code) from None
+
+
+def within(params: SamplingParams, room: int) -> tuple[SamplingParams, bool]:
+    """`max_tokens` is a bound and no wish: where it is above what the context leaves, that is the bound.
+
+    Args:
+        room: tokens that the context leaves.
+
+    Returns:
+        The parameters, and whether the context is what bounds the answer.
+    """
+    if params.max_tokens is None or params.max_tokens <= room:
+        return params, False
+    return msgspec.structs.replace(params, max_tokens=None), True
+
+
+def generation_request(request: MessagesRequest) -> GenerationRequest:
+    """How to generate, in the names of the other endpoints."""
+    return GenerationRequest(
+        model=request.model,
+        stream=request.stream,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=request.seed,
+        stop=request.stop_sequences,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        script=request.script,
+    )
+
+
+def limits_of(request: MessagesRequest) -> Limits:
+    """Raises: InvalidRequest: `max_tokens` is out of range."""
+    if not 0 <= request.max_tokens <= MAX_TOKENS:
+        raise InvalidRequest(
+            f"max_tokens must be between 0 and {MAX_TOKENS}, not {request.max_tokens}", param="max_tokens"
+        )
+    budget = request.thinking.budget_tokens if request.thinking is not None else None
+    if budget is not None and budget >= request.max_tokens:
+        raise InvalidRequest(
+            f"thinking.budget_tokens must be below max_tokens ({request.max_tokens}), not {budget}",
+            param="thinking.budget_tokens",
+        )
+    return Limits(
+        max_tokens=request.max_tokens,
+        max_tokens_field="max_tokens",
+        prompt_field="messages",
+        logprobs=None,
+        logprobs_field="logprobs",
+    )
+
+
+def _tool(where: str, tool: CustomTool) -> Tool:
+    if tool.type not in (None, "custom"):
+        raise unsupported_type(where, tool.type or "")
+    refuse_unsupported(tool, UNSUPPORTED, where=f"{where}.")
+    return Tool(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict))
+
+
+def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
+    if chosen is None:
+        return ToolChoice("auto" if tools else "none")
+    if chosen.type not in CHOICES:
+        raise InvalidRequest(f"tool_choice.type must be one of {', '.join(CHOICES)}", param="tool_choice.type")
+    if (chosen.type == "tool") != (chosen.name is not None):
+        raise InvalidRequest("tool_choice.name belongs to the type tool, and only to it", param="tool_choice.name")
+    if chosen.type in ("any", "tool") and not tools:
+        raise InvalidRequest("tool_choice asks for a tool, and there are no tools", param="tool_choice")
+    return ToolChoice(CHOICES[chosen.type], chosen.name)
+
+
+def _thinking(thinking: Thinking | None) -> dict[str, Any]:
+    """Variables for the template."""
+    if thinking is None:
+        return {}
+    if thinking.type not in ("enabled", "disabled", "adaptive"):
+        raise InvalidRequest("thinking.type must be enabled, disabled or adaptive", param="thinking.type")
+    if thinking.display not in (None, "summarized"):
+        raise unsupported("thinking.display")
+    budget = thinking.budget_tokens
+    if (thinking.type == "enabled") != (budget is not None):
+        raise InvalidRequest(
+            "thinking.budget_tokens belongs to the type enabled, and only to it", param="thinking.budget_tokens"
+        )
+    if budget is not None and budget < MIN_THINKING_BUDGET:
+        raise InvalidRequest(
+            f"thinking.budget_tokens must be at least {MIN_THINKING_BUDGET}, not {budget}",
+            param="thinking.budget_tokens",
+        )
+    return {} if thinking.type == "adaptive" else {THINKING_SWITCH: thinking.type == "enabled"}
+
+
+def _grammar(request: CountTokensRequest) -> str:
+    """Of the answer's text; empty for none."""
+    return ""
