@@ -35,12 +35,21 @@ class AnswerFacts:
     token_ids: bool
 
     @classmethod
-    def of(cls, prefix: str, context: ApiContext, request: GenerationRequest, params: SamplingParams) -> AnswerFacts:
-        """Facts of a new answer, whose id begins with `prefix`."""
+    def of(
+        cls,
+        prefix: str,
+        context: ApiContext,
+        request: GenerationRequest,
+        params: SamplingParams,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> AnswerFacts:
+        """Facts of a new answer, whose id begins with `prefix`. `shown_ids`: see `TextOptions`."""
         tokenizer = context.client.tokenizer
         shown = None
         if params.logprobs is not None:
-            shown = Shown(tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs)
+            shown = Shown(
+                tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs, shown_ids=shown_ids
+            )
         return AnswerFacts(
             id=prefix + secrets.token_hex(16),
             created=int(time.time()),

@@ -31,6 +31,8 @@ class TextOptions:
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special: bool = True
+    shown_ids: frozenset[int] = frozenset()
+    """Control tokens that have their text all the same: a parser looks for it."""
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -64,12 +66,13 @@ class Generation:
         self._closed = False
         self._n_choices = len(requests) * requests[0].n
         tokenizer = context.client.tokenizer
+        control = tokenizer.control_ids - options.shown_ids if options.shown_ids else tokenizer.control_ids
         self._processors = [
             OutputProcessor(
                 request.uid,
                 request.n,
                 tokenizer.token_bytes,
-                tokenizer.control_ids,
+                control,
                 skip_special=options.skip_special,
                 stop=options.stop,
                 include_stop=options.include_stop,

@@ -67,11 +67,14 @@ class Shown:
     Args:
         skip_special: control tokens are not.
         n_top: alternatives per token.
+        shown_ids: control tokens that are shown all the same.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, n_top: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool, n_top: int, shown_ids: frozenset[int] = frozenset()
+    ) -> None:
         self._bytes = tokenizer.token_bytes
-        self._hidden = tokenizer.control_ids if skip_special else frozenset()
+        self._hidden = tokenizer.control_ids - shown_ids if skip_special else frozenset()
         self.n_top = n_top
 
     def raw(self, token_id: int) -> bytes:

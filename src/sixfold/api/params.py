@@ -88,11 +88,16 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
         raise _renamed(error, {"max_tokens": limits.max_tokens_field, "logprobs": limits.logprobs_field}) from None
 
 
-def text_options(params: SamplingParams) -> TextOptions:
+def text_options(params: SamplingParams, shown_ids: frozenset[int] = frozenset()) -> TextOptions:
+    """
+    Args:
+        shown_ids: control tokens that have their text, whatever `skip_special_tokens` says.
+    """
     return TextOptions(
         stop=params.stop,
         include_stop=params.include_stop_str_in_output,
         skip_special=params.skip_special_tokens,
+        shown_ids=shown_ids,
     )
 
 

@@ -13,12 +13,13 @@ Anything else is an unknown field and refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from sixfold.api.errors import clip
+from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
 __all__ = [
@@ -58,7 +59,7 @@ INERT = frozenset(
         "user",
     }
 )
-"""Cannot change the answer (`parallel_tool_calls` since there are no tools)."""
+"""Cannot change the answer (`parallel_tool_calls` does in a chat with tools)."""
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -86,6 +87,9 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields that both endpoints have."""
+
+    OFFERED: ClassVar[frozenset[str]] = frozenset()
+    """Of `UNSUPPORTED`, what this endpoint offers."""
 
     model: Annotated[str, Meta(description="a served model's name; left out: the served model")] | None = None
     max_tokens: Annotated[int, Meta(description="tokens to generate; default: what the context leaves")] | None = None
@@ -148,7 +152,7 @@ class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message. The fields below `tool_call_id` are those of an answer that a client sends back as it came."""
+    """One message. `refusal` to `function_call` are those of an answer that a client sends back as it came."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -158,13 +162,23 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
+    tool_calls: Annotated[list[CallInHistory], Meta(description="of an assistant's message")] | None = None
+    reasoning_content: Annotated[str, Meta(description="what an assistant thought before it answered")] | None = None
+    reasoning: Annotated[str, Meta(description="the same by its newer name")] | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/chat/completions`."""
 
+    OFFERED: ClassVar = frozenset({"tools", "tool_choice"})
+
     messages: list[ChatMessage]
+    tools: Annotated[list[ToolDefinition], Meta(description="functions that the model may call")] | None = None
+    tool_choice: Annotated[str | NamedTool, Meta(description="auto, none, required, or a function")] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(description="more variables for the chat template")] | None = (
+        None
+    )
+    include_reasoning: Annotated[bool, Meta(description="reasoning is part of the answer; default true")] | None = None
     max_completion_tokens: Annotated[int, Meta(description="OpenAI's newer name of max_tokens")] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(description="alternatives per token, up to 20; needs logprobs")] | None = None
@@ -230,7 +244,7 @@ def refuse_unsupported(
     """
     for name in type(request).__struct_fields__:
         neutral = asks_for_nothing.get(name)
-        if neutral is None:
+        if neutral is None or name in getattr(request, "OFFERED", ()):
             continue
         value = getattr(request, name)
         if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.chat import template_messages, template_of
+from sixfold.api.chat_messages import template_messages
+from sixfold.api.conversation import Conversation, prompt_ids, render, template_of
 from sixfold.api.decoding import read_request
 from sixfold.api.schemas import DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
@@ -64,10 +65,12 @@ async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
             raise InvalidRequest(
                 "add_special_tokens belongs to prompt; a chat template decides itself", param="add_special_tokens"
             )
-        generation_prompt = request.add_generation_prompt is not False
-        messages = template_messages(request.messages)
-        render = template_of(call.context).render
-        return await call.context.aside(render, messages, add_generation_prompt=generation_prompt)
+        conversation = Conversation(
+            messages=template_messages(request.messages),
+            add_generation_prompt=request.add_generation_prompt is not False,
+        )
+        template, tokenizer = template_of(call.context), call.context.client.tokenizer
+        return await call.context.aside(lambda: prompt_ids(tokenizer, render(template, conversation)))
     if request.add_generation_prompt is not None:
         raise InvalidRequest("add_generation_prompt belongs to messages", param="add_generation_prompt")
     encoded = await call.context.aside(

@@ -9,6 +9,7 @@ import msgspec
 
 from sixfold.api.errors import clip
 from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
+from sixfold.api.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
 __all__ = ["field_name", "refusal", "unknown_field", "unsupported_type"]
@@ -44,8 +45,12 @@ _INSIDE: dict[str, type[msgspec.Struct]] = {
     "stream_options": StreamOptions,
     "messages": ChatMessage,
     "content": ContentPart,
+    "tools": ToolDefinition,
+    "function": FunctionDefinition,
+    "tool_calls": CallInHistory,
+    "tool_choice": NamedTool,
 }
-"""The last name of a path -> the objects found there."""
+"""The last name of a path -> the objects found there. A request's own `INSIDE` replaces it."""
 
 
 def refusal(kind: type, message: str) -> InvalidRequest:
@@ -114,8 +119,10 @@ def _suggestion(kind: type, path: str, name: str) -> str:
     if len(name) > MAX_SUGGESTED_CHARS:
         return ""
     names = re.findall(r"\.(\w+)", path)
-    fields: tuple[str, ...] = getattr(_INSIDE.get(names[-1]) if names else kind, "__struct_fields__", ())
-    offered = [field for field in fields if field not in UNSUPPORTED and field not in INERT and field != "script"]
+    inside = getattr(kind, "INSIDE", _INSIDE)
+    fields: tuple[str, ...] = getattr(inside.get(names[-1]) if names else kind, "__struct_fields__", ())
+    known = UNSUPPORTED.keys() - getattr(kind, "OFFERED", ())
+    offered = [field for field in fields if field not in known and field not in INERT and field != "script"]
     meant = OTHER_NAMES.get(name)
     if meant not in offered:
         meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)

@@ -37,6 +37,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """While fewer tokens than this were generated, the ids in `stop_token_ids` cannot be drawn."""
     stop_token_ids: tuple[int, ...] = ()
     """End-of-turn ids of the model (unless `ignore_eos`) and the caller's own: drawing one ends the choice."""
+    grammar: str = ""
+    """What the output must follow: a grammar text of `sixfold.structured`. Empty: nothing."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="add"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from sixfold.model_file import GGUFFile
 from sixfold.text.folder_files import read_json_object, read_text
 from sixfold.text.template_meter import LENGTH_MAX, METER, LimitReached, Meter
 from sixfold.text.template_sandbox import compile_program
+from sixfold.text.template_traits import TemplateTraits
 from sixfold.text.tokenizer import Tokenizer, check_text
 from sixfold.text.user_text import UserText
 
@@ -112,6 +114,11 @@ class ChatTemplate:
         source = folder_template(folder)
         return None if source is None else cls(source, tokenizer)
 
+    @cached_property
+    def traits(self) -> TemplateTraits:
+        """What it can do."""
+        return TemplateTraits(self.source, lambda messages, tools: self.render_text(messages, tools=tools))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -146,12 +153,17 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
         template_variables: Mapping[str, Any] | None = None,
     ) -> list[str | int]:
         """The prompt before it is tokenized: ordinary text, and ids of control tokens between; without a BOS that the
         template does not write. For `Tokenizer.encode_parts`; the arguments and errors are those of `render`.
+
+        Args:
+            continue_final: the prompt ends where the last message's content ends, so that the answer goes on with it;
+                `add_generation_prompt` must be False.
         """
-        text, users = self._render(messages, tools, add_generation_prompt, template_variables or {})
+        text, users = self._render(messages, tools, add_generation_prompt, template_variables or {}, continue_final)
         parts = self._tokenizer.control_literals.split(text)
         return [users.uncover(part) if isinstance(part, str) else part for part in parts]
 
@@ -174,6 +186,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         kwargs: Mapping[str, Any],
+        continue_final: bool = False,
     ) -> tuple[str, UserText]:
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
@@ -184,7 +197,10 @@ class ChatTemplate:
         users = UserText(self._tokenizer.control_literals)
         try:
             covered = users.cover({"messages": messages, "tools": tools, **kwargs})
+            mark = _mark_end(covered["messages"], users) if continue_final else ""
             text = self._run({**covered, **self._own_variables(add_generation_prompt)})
+            if mark:
+                text = _cut_at(mark, text)
             check_text(text)
         except _Refusal as error:
             reason = _reason(users.uncover(str(error)))
@@ -244,6 +260,19 @@ def folder_template(folder: Path) -> str | None:
             raise ModelFileError(f"{name}: chat_template is not a text")
         return value
     return None
+
+
+def _mark_end(messages: Any, users: UserText) -> str:
+    """Put a character that occurs nowhere else behind the last message's content."""
+    mark = users.unused()
+    messages[-1]["content"] += mark
+    return mark
+
+
+def _cut_at(mark: str, text: str) -> str:
+    if text.count(mark) != 1:
+        raise InvalidRequest("the chat template does not write the last message's content as it stands")
+    return text[: text.index(mark)]
 
 
 @jinja2.pass_context

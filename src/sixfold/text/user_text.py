@@ -55,6 +55,17 @@ class UserText:
             return text
         return re.sub(f"[{''.join(self._covered)}]", lambda found: self._covered[found[0]], text)
 
+    def unused(self) -> str:
+        """A character that the covered variables do not hold, and that no part is covered with. After `cover`.
+
+        Raises:
+            InvalidRequest: none is left.
+        """
+        point = next(self._free, None)
+        if point is None:
+            raise InvalidRequest("the text uses up the private characters of Unicode")
+        return chr(point)
+
     def _cover_value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._cover_text(value)
@@ -81,10 +92,7 @@ class UserText:
     def _placeholder(self, part: str) -> str:
         char = self._placeholders.get(part)
         if char is None:
-            point = next(self._free, None)
-            if point is None:
-                raise InvalidRequest("the text uses up the private characters of Unicode")
-            char = self._placeholders[part] = chr(point)
+            char = self._placeholders[part] = self.unused()
             self._covered[char] = part
         return char
 

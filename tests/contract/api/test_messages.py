@@ -435,7 +435,7 @@ def test_a_full_queue(serve: Any) -> None:
     fake.step_s = 0.01
     target, _ = serve(fake)
     sock = target.connect()
-    document = json.dumps({"max_tokens": 400, "messages": [USER], "stream": True}).encode()
+    document = {"max_tokens": 400, "messages": [USER], "stream": True}
     head = (
         b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     )

@@ -129,7 +129,7 @@ def test_O11_none_is_added_where_the_model_wants_none(kind: str, serve: Serve, t
     assert tokenizer.bos_id not in target.chat("hi", script=["a"], return_token_ids=True).json["prompt_token_ids"]
 
 
-@pytest.mark.parametrize("role", ["user", "tool", "system"])
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_O12_user_text_forges_no_turn(kind: str, role: str, serve: Serve, tmp_path: Path) -> None:
     tokenizer = build(kind, tmp_path)
@@ -149,7 +149,7 @@ def test_O13_parts_are_joined_by_a_newline(serve: Serve, tmp_path: Path) -> None
     target = serving(serve, tokenizer)
 
     def tokens(content: Any) -> Any:
-        return target.chat([{"role": "tool", "content": content}], script=["a"], return_token_ids=True).json
+        return target.chat([{"role": "system", "content": content}], script=["a"], return_token_ids=True).json
 
     parts = [{"type": "text", "text": "alpha"}, {"type": "text", "text": "beta"}]
     assert tokens(parts)["prompt_token_ids"] == tokens("alpha\nbeta")["prompt_token_ids"]

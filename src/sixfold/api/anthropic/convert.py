@@ -18,11 +18,14 @@ from sixfold.api.anthropic.wire import (
     ToolSelection,
 )
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
+from sixfold.api.errors import clip
 from sixfold.api.params import Limits
 from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
+from sixfold.api.tool_fields import check_tool, check_tools
 from sixfold.api.type_fault import unsupported_type
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_TOKENS, SamplingParams
+from sixfold.structured import schema_grammar
 from sixfold.text import ChatTemplate
 
 __all__ = ["check_thinking", "conversation_of", "generation_request", "in_callers_words", "limits_of", "within"]
@@ -46,7 +49,7 @@ def conversation_of(request: CountTokensRequest) -> Conversation:
     """
     refuse_unsupported(request, UNSUPPORTED)
     turns = template_messages(request.system, request.messages)
-    tools = [_tool(f"tools[{i}]", tool) for i, tool in enumerate(request.tools or [])]
+    tools = _tools(request.tools or [])
     return Conversation(
         messages=turns.messages,
         tools=tools,
@@ -135,22 +138,35 @@ def limits_of(request: MessagesRequest) -> Limits:
     )
 
 
-def _tool(where: str, tool: CustomTool) -> Tool:
-    if tool.type not in (None, "custom"):
-        raise unsupported_type(where, tool.type or "")
-    refuse_unsupported(tool, UNSUPPORTED, where=f"{where}.")
-    return Tool(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict))
+def _tools(tools: list[CustomTool]) -> list[Tool]:
+    check_tools(tools, "tools")
+    names: set[str] = set()
+    out = []
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        if tool.type not in (None, "custom"):
+            raise unsupported_type(where, tool.type or "")
+        refuse_unsupported(tool, UNSUPPORTED, where=f"{where}.")
+        check_tool(tool.name, tool.input_schema, names, f"{where}.name", f"{where}.input_schema")
+        out.append(
+            Tool(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict))
+        )
+    return out
 
 
 def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
     if chosen is None:
-        return ToolChoice("auto" if tools else "none")
+        return ToolChoice("auto")
     if chosen.type not in CHOICES:
         raise InvalidRequest(f"tool_choice.type must be one of {', '.join(CHOICES)}", param="tool_choice.type")
     if (chosen.type == "tool") != (chosen.name is not None):
         raise InvalidRequest("tool_choice.name belongs to the type tool, and only to it", param="tool_choice.name")
-    if chosen.type in ("any", "tool") and not tools:
-        raise InvalidRequest("tool_choice asks for a tool, and there are no tools", param="tool_choice")
+    if chosen.type == "any" and not tools:
+        raise InvalidRequest("tool_choice of the type any needs tools", param="tool_choice")
+    if chosen.name is not None and chosen.name not in {tool.name for tool in tools}:
+        raise InvalidRequest(
+            f"tool_choice.name: there is no tool of the name {clip(chosen.name, 64)}", param="tool_choice.name"
+        )
     return ToolChoice(CHOICES[chosen.type], chosen.name)
 
 
@@ -177,4 +193,15 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
 
 def _grammar(request: CountTokensRequest) -> str:
     """Of the answer's text; empty for none."""
-    return ""
+    config = request.output_config
+    if config is not None and config.effort is not None:
+        raise unsupported("output_config.effort")
+    new, old = config.format if config is not None else None, request.output_format
+    if new is not None and old is not None:
+        raise InvalidRequest("output_format is the older name of output_config.format; give one", param="output_format")
+    where, wanted = ("output_config.format", new) if new is not None else ("output_format", old)
+    if wanted is None:
+        return ""
+    if wanted.type != "json_schema":
+        raise unsupported(f"{where}.type")
+    return schema_grammar(wanted.schema, param=f"{where}.schema")

@@ -16,12 +16,11 @@ from sixfold.api.anthropic.convert import (
 )
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
-from sixfold.api.conversation import Conversation, Parting, prepare, render, template_of
+from sixfold.api.conversation import Parting, prepare, prompt_ids, render, template_of
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import execution_requests, sampling_params, text_options
 from sixfold.api.stream import stream
-from sixfold.text import ChatTemplate, Tokenizer
 
 __all__ = ["count_tokens", "create_message"]
 
@@ -69,11 +68,6 @@ async def count_tokens(call: Call) -> None:
         context.check_model(request.model)
         template = template_of(context)
         check_thinking(request.thinking, template)
-        count = await context.aside(_n_tokens, context.client.tokenizer, template, conversation)
-    await call.respond(200, msgspec.json.encode(TokenCount(count)), headers=call.ignored_header(ignored))
-
-
-def _n_tokens(tokenizer: Tokenizer, template: ChatTemplate, conversation: Conversation) -> int:
-    ids = tokenizer.encode_parts([render(template, conversation)])[0]
-    tokenizer.lead_with_bos(ids)
-    return len(ids)
+        tokenizer = context.client.tokenizer
+        ids = await context.aside(lambda: prompt_ids(tokenizer, render(template, conversation)))
+    await call.respond(200, msgspec.json.encode(TokenCount(len(ids))), headers=call.ignored_header(ignored))

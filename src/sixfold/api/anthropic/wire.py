@@ -148,6 +148,14 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     """`POST /v1/messages/count_tokens`: all that makes a prompt."""
 
     SERVED_TYPES: ClassVar = {".tools[]": frozenset({"custom"})}
+    OFFERED: ClassVar = frozenset({"tools", "tool_choice"})
+    INSIDE: ClassVar = {
+        "messages": InputMessage,
+        "tools": CustomTool,
+        "tool_choice": ToolSelection,
+        "thinking": Thinking,
+        "output_config": OutputConfig,
+    }
 
     messages: list[InputMessage]
     model: Annotated[str, Meta(description="a served model's name; left out: the served model")] | None = None
