@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that are made from the program: settings.md, cli.md, metrics.md.
+"""Write what is made from the program in docs/: settings.md, cli.md, metrics.md, and the tables of api.md.
 
     python scripts/write_docs.py            write them
     python scripts/write_docs.py --check    exit 1 and name those that are stale
@@ -14,7 +14,10 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
+from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
+from sixfold.api.openapi import OPERATIONS, statuses
 from sixfold.cli.main import cli
 from sixfold.cli.settings import ENVIRONMENT_PREFIX
 from sixfold.config import Config, settings
@@ -139,7 +142,66 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "cli.md": cli_page, "metrics.md": metrics_page}
+BEGIN = "<!-- Made by scripts/write_docs.py from here -->\n"
+END = "<!-- to here; do not edit. -->\n"
+
+
+def api_page() -> str:
+    """The page as it stands, with new tables between its two marks."""
+    text = (DOCS / "api.md").read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + "\n".join([*_endpoints(), *_types()]) + "\n" + END + after
+
+
+def _endpoints() -> list[str]:
+    lines = ["", "## Endpoints\n", "| endpoint | what it does | body | status |", "|---|---|---|---|"]
+    for op in OPERATIONS:
+        body = "" if op.request is None else _link(op.request)
+        codes = ", ".join(map(str, statuses(op)))
+        lines.append(f"| `{op.method.upper()} {op.path}` | {op.summary} | {body} | {codes} |")
+    return lines
+
+
+def _types() -> list[str]:
+    requests = [op.request for op in OPERATIONS if op.request is not None]
+    bases = [base for request in requests if (base := _base(request)) is not None]
+    lines: list[str] = []
+    for struct in structs_of(dict.fromkeys([*bases, *requests])):
+        base = _base(struct)
+        shared = {} if base is None else {doc.name: doc for doc in field_docs(base)}
+        docs = [doc for doc in field_docs(struct) if shared.get(doc.name) != doc]
+        lines += ["", f"### {struct.__name__}\n", " ".join((struct.__doc__ or "").split()) + "\n"]
+        if base is not None:
+            lines[-1] = lines[-1].removesuffix("\n") + f" All fields of {_link(base)}, and:\n"
+        lines += ["| field | type | default | what it does |", "|---|---|---|---|", *map(_field_row, docs)]
+    return lines
+
+
+def _base(struct: type[msgspec.Struct]) -> type[msgspec.Struct] | None:
+    """The type whose fields it shares with others."""
+    base: type[msgspec.Struct] = struct.__bases__[0]
+    return None if base is msgspec.Struct else base
+
+
+def _field_row(doc: FieldDoc) -> str:
+    default = "required" if doc.required else "" if doc.default is None else _default(doc.default)
+    kind = "" if doc.kind == "understood" else f"*{doc.kind}*: "
+    what = kind + doc.description.replace(" *", " \\*")
+    return f"| `{doc.name}` | {doc.type} | {default} | {what} |"
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _link(struct: type[msgspec.Struct]) -> str:
+    return f"[{struct.__name__}](#{struct.__name__.lower()})"
+
+
+PAGES = {"settings.md": settings_page, "cli.md": cli_page, "metrics.md": metrics_page, "api.md": api_page}
 
 
 def stale() -> list[str]:

@@ -114,6 +114,38 @@ inline void bind(nb::module_& m, const SamplerTable* table) {
       nb::arg("pool").none(), nb::arg("logits").noconvert(), nb::arg("params").noconvert(),
       nb::arg("positions").noconvert(), nb::arg("out").noconvert());
   m.def(
+      "draw_allowed_rows",
+      [table](const Pool* pool, const Logits& logits, Matrix<const uint8_t> params, Vector<const int64_t> positions,
+              Matrix<const int32_t> masks, Vector<const int32_t> mask_of_row, Vector<int32_t> out) {
+        const Rows rows = rows_of(logits);
+        expect(params.shape(0), rows.n_rows, "params: one record per row is wanted");
+        expect(params.shape(1), sizeof(RowParams), "params: a record has 32 bytes");
+        expect(positions.shape(0), rows.n_rows, "positions: one entry per row is wanted");
+        expect(out.shape(0), rows.n_rows, "out: one entry per row is wanted");
+        expect(mask_of_row.shape(0), rows.n_rows, "mask_of_row: one entry per row is wanted");
+        expect(masks.shape(1), (rows.n_vocab + 31) / 32, "masks: one bit per token is wanted");
+        for (size_t i = 0; i < rows.n_rows; i++) {
+          if (mask_of_row.data()[i] >= (int64_t)masks.shape(0)) {
+            throw std::invalid_argument("mask_of_row: there is no such mask");
+          }
+        }
+        const auto* row_params = reinterpret_cast<const RowParams*>(params.data());
+        const int64_t* position = positions.data();
+        const int32_t* mask_row = mask_of_row.data();
+        const auto* words = reinterpret_cast<const uint32_t*>(masks.data());
+        const size_t n_words = masks.shape(1);
+        int32_t* token = out.data();
+        nb::gil_scoped_release release;
+        for_rows(pool, rows, [=](size_t i, void* scratch) {
+          token[i] = mask_row[i] < 0 ? table->draw(rows[i], rows.n_vocab, &row_params[i], position[i], scratch)
+                                     : table->draw_allowed(rows[i], rows.n_vocab, words + (size_t)mask_row[i] * n_words,
+                                                           &row_params[i], position[i], scratch);
+        });
+      },
+      nb::arg("pool").none(), nb::arg("logits").noconvert(), nb::arg("params").noconvert(),
+      nb::arg("positions").noconvert(), nb::arg("masks").noconvert(), nb::arg("mask_of_row").noconvert(),
+      nb::arg("out").noconvert());
+  m.def(
       "score_rows",
       [table](const Pool* pool, const Logits& logits, Vector<const int32_t> targets, Vector<double> logprobs,
               Vector<int32_t> ranks, Matrix<int32_t> top_ids, Matrix<double> top_logprobs) {

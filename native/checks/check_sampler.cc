@@ -73,6 +73,24 @@ void check_score(const SamplerTable& sampler, const std::vector<float>& row, boo
   }
 }
 
+// What a mask leaves is drawn from as if everything else were at -inf.
+void check_allowed(const SamplerTable& sampler, const std::vector<float>& row, const RowParams& params,
+                   int64_t position, void* scratch, Report& report) {
+  const int n = static_cast<int>(row.size()), kind = below(4);
+  std::vector<uint32_t> mask((n + 31) / 32);
+  for (uint32_t& word : mask) word = kind == 0 ? 0 : kind == 1 ? ~0u : kind == 2 ? 1u << below(32) : random_bits();
+  std::vector<float> masked = row;
+  for (int i = 0; i < n; i++) {
+    if (!(mask[i / 32] >> (i % 32) & 1)) masked[i] = -INFINITY;
+  }
+  const bool usable = sampler.usable(row.data(), n) != 0;
+  const int left = truth::draw(masked, params, position), want = !usable    ? kUnusable
+                                                                 : left < 0 ? kNothingAllowed
+                                                                            : left;
+  report.expect(sampler.draw_allowed(row.data(), n, mask.data(), &params, position, scratch) == want,
+                "a draw from what a mask leaves of " + std::to_string(n));
+}
+
 }  // namespace
 
 void check_sampler(const SamplerTable& sampler, Report& report) {
@@ -88,6 +106,7 @@ void check_sampler(const SamplerTable& sampler, Report& report) {
       const int want = truth::draw(row, params, position);
       report.expect(sampler.draw(row.data(), n, &params, position, scratch.get()) == want,
                     "a draw from " + std::to_string(n) + " of kind " + std::to_string(i / 12 % 9));
+      check_allowed(sampler, row, params, position, scratch.get(), report);
       report.expect(sampler.usable(row.data(), n) == (want >= 0), "whether a row is usable");
       if (draws == 0) check_score(sampler, row, want >= 0, scratch.get(), report);
     }

@@ -421,15 +421,63 @@ bool is_finite(float x) { return x > -INFINITY && x < INFINITY; }
 
 int usable(const float* row, size_t n) { return is_finite(highest_of(row, n)); }
 
-int32_t draw(const float* row, size_t n, const RowParams* params, int64_t position, void* scratch) {
-  const float highest = highest_of(row, n);
-  if (!is_finite(highest)) return kUnusable;
+int32_t draw_from(const float* row, size_t n, float highest, const RowParams* params, int64_t position, void* scratch) {
   if (params->scale == 0.0f) return (int32_t)find(row, highest);
   const uint64_t random = random64(params->seed, params->choice, (uint64_t)position);
   const Weighing how = {highest, params->scale, params->min_x};
   const bool has_top_k = params->top_k > 0 && (size_t)params->top_k < n;
   if (has_top_k || params->top_p < 1.0) return draw_filtered(row, n, *params, how, random, scratch);
   return draw_all(row, n, how, random, scratch);
+}
+
+int32_t draw(const float* row, size_t n, const RowParams* params, int64_t position, void* scratch) {
+  const float highest = highest_of(row, n);
+  if (!is_finite(highest)) return kUnusable;
+  return draw_from(row, n, highest, params, position, scratch);
+}
+
+// Logits and ids of the tokens that a mask allows, in order of id; both have room for a vector more. Returns how many.
+size_t allowed(const float* row, size_t n, const uint32_t* mask, float* logits, uint32_t* ids) {
+  size_t found = 0;
+  for (size_t word = 0; word * 32 < n; word++) {
+    uint32_t bits = mask[word];
+    const size_t begin = word * 32;
+    if (n - begin < 32) bits &= (1u << (n - begin)) - 1;
+    if (!bits) continue;
+#ifdef __AVX512F__
+    if (n - begin >= 32) {
+      const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      for (size_t half = 0; half < 32; half += 16) {
+        const __mmask16 take = (__mmask16)(bits >> half);
+        const __m512i id = _mm512_add_epi32(first, _mm512_set1_epi32((int)(begin + half)));
+        _mm512_storeu_ps(logits + found, _mm512_maskz_compress_ps(take, _mm512_loadu_ps(row + begin + half)));
+        _mm512_storeu_si512(ids + found, _mm512_maskz_compress_epi32(take, id));
+        found += (size_t)__builtin_popcount(take);
+      }
+      continue;
+    }
+#endif
+    for (; bits; bits &= bits - 1) {
+      const size_t id = begin + (size_t)__builtin_ctz(bits);
+      logits[found] = row[id];
+      ids[found++] = (uint32_t)id;
+    }
+  }
+  return found;
+}
+
+// A forbidden token weighs nothing, and sums are exact: leaving it out changes no draw. So what is left is drawn from
+// as if it were the whole vocabulary.
+int32_t draw_allowed(const float* row, size_t n, const uint32_t* mask, const RowParams* params, int64_t position,
+                     void* scratch) {
+  if (!is_finite(highest_of(row, n))) return kUnusable;
+  const size_t padded = padded_candidates(n);
+  float* logits = (float*)((uint64_t*)scratch + 4 * padded);
+  uint32_t* ids = (uint32_t*)(logits + padded);
+  const size_t n_allowed = allowed(row, n, mask, logits, ids);
+  const float highest = n_allowed ? highest_of(logits, n_allowed) : -INFINITY;
+  if (!is_finite(highest)) return kNothingAllowed;
+  return (int32_t)ids[draw_from(logits, n_allowed, highest, params, position, scratch)];
 }
 
 int32_t rank_of(const float* row, size_t n, size_t target) {
@@ -478,7 +526,7 @@ int32_t score(const float* row, size_t n, int32_t target, size_t n_top, double* 
   return rank_of(row, n, (size_t)target);
 }
 
-const SamplerTable table = {usable, draw, score};
+const SamplerTable table = {usable, draw, draw_allowed, score};
 
 }  // namespace
 

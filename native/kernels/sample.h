@@ -20,13 +20,14 @@ static_assert(sizeof(RowParams) == 32, "ROW_PARAMS has 32 bytes");
 
 constexpr double kLogprobFloor = -9999.0;  // reported instead of -inf
 constexpr int32_t kUnusable = -1;
+constexpr int32_t kNothingAllowed = -2;
 
 // Whole vectors of 16, and one more that stores of whole vectors may run over.
 inline __attribute__((always_inline)) size_t padded_candidates(size_t n_vocab) { return (n_vocab + 31) / 16 * 16; }
 
-// Scratch that `draw` and `score` need, 64-byte aligned: logit, id, two weights and a key of every candidate. Little of
-// it is touched unless a row is nearly flat.
-inline size_t sampler_scratch_bytes(size_t n_vocab) { return padded_candidates(n_vocab) * (4 + 4 + 8 + 8 + 8); }
+// Scratch that `draw` and `score` need, 64-byte aligned: logit, id, two weights and a key of every candidate, and
+// behind them logit and id of what a mask leaves. Little of it is touched unless a row is nearly flat.
+inline size_t sampler_scratch_bytes(size_t n_vocab) { return padded_candidates(n_vocab) * (4 + 4 + 8 + 8 + 8 + 4 + 4); }
 
 // The functions that exist once per instruction set. A row is n_vocab floats, 1 <= n_vocab < 2^22.
 struct SamplerTable {
@@ -35,6 +36,11 @@ struct SamplerTable {
 
   // The token at absolute index `position`, or kUnusable.
   int32_t (*draw)(const float* row, size_t n_vocab, const RowParams* params, int64_t position, void* scratch);
+
+  // The same among the tokens that a mask allows, bit i % 32 of word i / 32 for token i; kNothingAllowed where none of
+  // them has a logit above -inf.
+  int32_t (*draw_allowed)(const float* row, size_t n_vocab, const uint32_t* mask, const RowParams* params,
+                          int64_t position, void* scratch);
 
   // Raw logits -> *logprob and rank of `target` (returned; kUnusable leaves the outputs alone), and the n_top likeliest
   // tokens with their logprobs. n_top <= n_vocab.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sixfold.llm import LLM
     from sixfold.sampling_params import SamplingParams
+    from sixfold.structured import StructuredOutputs
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputs", "__version__"]
 
 __version__ = "0.1.0"
 
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from sixfold.sampling_params import SamplingParams
 
         return SamplingParams
+    if name == "StructuredOutputs":
+        from sixfold.structured import StructuredOutputs
+
+        return StructuredOutputs
     raise AttributeError(f"module 'sixfold' has no attribute {name!r}")

@@ -117,6 +117,9 @@ class ApiConfig:
     max_connections: int = setting(4096, "open connections per API process", low=1, high=1 << 16)
     header_timeout_s: float = setting(10.0, "seconds until a request's headers must be complete", low=0.1, high=86400)
     body_timeout_s: float = setting(60.0, "seconds until a request's body must be complete", low=0.1, high=86400)
+    stream_keep_alive_s: float = setting(
+        15.0, "seconds without an event after which a stream gets a comment", low=0.05, high=86400
+    )
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
 
 

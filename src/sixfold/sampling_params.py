@@ -14,8 +14,20 @@ import msgspec
 
 from sixfold.errors import InvalidRequest
 from sixfold.messages.request import Sampling
+from sixfold.structured.outputs import StructuredOutputs
 
-__all__ = ["MAX_LOGIT_BIAS", "MAX_LOGPROBS", "MAX_N", "MAX_STOP", "MAX_STOP_CHARS", "MAX_TOKENS", "SamplingParams"]
+__all__ = [
+    "MAX_ALLOWED_TOKEN_IDS",
+    "MAX_BAD_WORDS",
+    "MAX_BAD_WORD_CHARS",
+    "MAX_LOGIT_BIAS",
+    "MAX_LOGPROBS",
+    "MAX_N",
+    "MAX_STOP",
+    "MAX_STOP_CHARS",
+    "MAX_TOKENS",
+    "SamplingParams",
+]
 
 MAX_N = 64
 MAX_LOGPROBS = 20
@@ -23,6 +35,9 @@ MAX_STOP = 16
 MAX_STOP_CHARS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_ALLOWED_TOKEN_IDS = 16384
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 64
 MAX_TOKENS = 2**31 - 1
 MIN_REPETITION_PENALTY = 0.01
 """Logits are divided by it: the quotient must stay a float32."""
@@ -53,9 +68,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Nothing else is drawn; None allows all."""
+    bad_words: tuple[str, ...] = ()
+    """Their tokens are never completed, with or without a blank in front (see `sixfold.text.bad_words`)."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
+    """What the output must follow (`StructuredOutputs(json=schema)`, `regex`, `choice`, `grammar`); compiled when a
+    request is made of it."""
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -70,7 +92,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _whole("min_tokens", self.min_tokens, 0, MAX_TOKENS)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest("min_tokens is larger than max_tokens", param="min_tokens")
-        _stop(self.stop)
+        _texts("stop", self.stop, MAX_STOP, MAX_STOP_CHARS)
         _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS)
         _real("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 2.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -80,16 +102,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for value in self.logit_bias.values():
             _real("logit_bias", value, -100.0, 100.0)
         _ids("logit_bias", tuple(self.logit_bias), MAX_LOGIT_BIAS)
+        if self.allowed_token_ids is not None:
+            if not self.allowed_token_ids:
+                raise InvalidRequest("allowed_token_ids is empty: no token could be drawn", param="allowed_token_ids")
+            _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+        _texts("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
         if self.logprobs is not None:
             _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if self.prompt_logprobs is not None:
             _whole("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
 
-    def resolve(self, *, end_ids: frozenset[int], default_seed: int | None = None) -> Sampling:
+    def resolve(
+        self,
+        *,
+        end_ids: frozenset[int],
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        default_seed: int | None = None,
+    ) -> Sampling:
         """Turn into what the engine executes. Whether the ids are the model's is not known here.
 
         Args:
             end_ids: every end-of-turn id that the model declares.
+            bad_words: the tokens of `self.bad_words`.
             default_seed: for a request without `seed`; None draws a random one.
         """
         seed = self.seed if self.seed is not None else default_seed
@@ -104,6 +138,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             presence_penalty=float(self.presence_penalty),
             frequency_penalty=float(self.frequency_penalty),
             logit_bias=dict(self.logit_bias),
+            allowed_token_ids=tuple(sorted(set(self.allowed_token_ids or ()))),
+            bad_words=bad_words,
             logprobs=self.logprobs,
             min_tokens=self.min_tokens,
             stop_token_ids=tuple(sorted(stops)),
@@ -127,14 +163,14 @@ def _real(name: str, value: Any, low: float, high: float, *, open_low: bool = Fa
         )
 
 
-def _stop(stop: Any) -> None:
-    if len(stop) > MAX_STOP:
-        raise InvalidRequest(f"stop has more than {MAX_STOP} strings", param="stop")
-    for text in stop:
+def _texts(name: str, texts: Any, limit: int, max_chars: int) -> None:
+    if len(texts) > limit:
+        raise InvalidRequest(f"{name} has more than {limit} strings", param=name)
+    for text in texts:
         if type(text) is not str or not text:
-            raise InvalidRequest("stop must hold non-empty strings", param="stop")
-        if len(text) > MAX_STOP_CHARS:
-            raise InvalidRequest(f"stop: a string is longer than {MAX_STOP_CHARS} characters", param="stop")
+            raise InvalidRequest(f"{name} must hold non-empty strings", param=name)
+        if len(text) > max_chars:
+            raise InvalidRequest(f"{name}: a string is longer than {max_chars} characters", param=name)
 
 
 def _ids(name: str, ids: tuple[Any, ...], limit: int) -> None:

@@ -9,10 +9,9 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api.call import Call
-from sixfold.api.openapi import document
 from sixfold.engine.example import curl_line
 
-__all__ = ["home", "live", "metrics", "model", "models", "openapi", "ready", "version"]
+__all__ = ["Model", "ModelList", "Status", "Version", "home", "live", "metrics", "model", "models", "ready", "version"]
 
 STARTED = int(time.time())
 
@@ -98,11 +97,6 @@ async def metrics(call: Call) -> None:
     """`GET /metrics`."""
     text = call.context.metrics.render()
     await call.respond(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
-
-
-async def openapi(call: Call) -> None:
-    """`GET /openapi.json`."""
-    await call.respond(200, document())
 
 
 def _model(call: Call) -> Model:

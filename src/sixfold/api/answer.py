@@ -8,16 +8,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import Shown
+from sixfold.api.logprobs import PromptLogprobs, PromptScores, Shown
 from sixfold.api.schemas import GenerationRequest
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.sampling_params import SamplingParams
 
 __all__ = ["AnswerFacts", "collect"]
+
+INLINE_SCORED = 4096
+"""More entries of prompts' log-probabilities are rendered beside the event loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class AnswerFacts:
     """None without `logprobs`."""
     end_ids: frozenset[int]
     token_ids: bool
+    scored: PromptScores | None
+    """None without `prompt_logprobs`."""
 
     @classmethod
     def of(
@@ -48,7 +55,11 @@ class AnswerFacts:
         shown = None
         if params.logprobs is not None:
             shown = Shown(
-                tokenizer, skip_special=params.skip_special_tokens, n_top=params.logprobs, shown_ids=shown_ids
+                tokenizer,
+                skip_special=params.skip_special_tokens,
+                n_top=params.logprobs,
+                as_ids=bool(request.return_tokens_as_token_ids),
+                shown_ids=shown_ids,
             )
         return AnswerFacts(
             id=prefix + secrets.token_hex(16),
@@ -59,7 +70,16 @@ class AnswerFacts:
             shown=shown,
             end_ids=tokenizer.end_ids,
             token_ids=bool(request.return_token_ids),
+            scored=None if request.prompt_logprobs is None else PromptScores(tokenizer, request.prompt_logprobs),
         )
+
+    def prompt_logprobs(
+        self, generation: Generation, index: int, prompt: list[int]
+    ) -> PromptLogprobs | msgspec.UnsetType:
+        """`prompt_logprobs` of the call's prompt `index`, as far as asked for."""
+        if self.scored is None:
+            return msgspec.UNSET
+        return self.scored.render(prompt, generation.prompt_scores[index])
 
     def stop_reason(self, delta: ChoiceDelta) -> int | str | None:
         """None where the model ended by itself."""
@@ -83,10 +103,14 @@ async def collect(
     gone.add_done_callback(lambda _: generation.close())
     try:
         await generation.run(add)
+        if generation.n_scored > INLINE_SCORED:
+            body = await call.context.aside(document, generation)
+        else:
+            body = document(generation)
     except ClientGone:
         call.fault = "client_gone"
         return
     finally:
         generation.close()
         gone.cancel()
-    await call.respond(200, document(generation), headers=headers)
+    await call.respond(200, body, headers=headers)

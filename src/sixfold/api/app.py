@@ -31,6 +31,7 @@ from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
+from sixfold.api.openapi import openapi
 from sixfold.api.tokenize import detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
@@ -57,7 +58,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/livez", admin.live),
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
-    ("GET", "/openapi.json", admin.openapi),
+    ("GET", "/openapi.json", openapi),
 )
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -54,12 +54,13 @@ class Call:
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
         shape: of errors on this path.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
+        arrival_s: CLOCK_MONOTONIC, when its headers were complete.
     """
 
     __slots__ = (
-        "_arrival_s",
         "_body_left",
         "_send",
+        "arrival_s",
         "connection",
         "context",
         "counted",
@@ -88,7 +89,7 @@ class Call:
         self.status = 0
         self.counted: Generation | None = None
         self.fault: str | None = None
-        self._arrival_s = time.monotonic()
+        self.arrival_s = time.monotonic()
         self._body_left = (
             self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
         )
@@ -101,6 +102,18 @@ class Call:
         return None
 
     # request
+
+    def label(self, request_id: str | None) -> None:
+        """Take the body's `request_id` as the call's label.
+
+        Raises:
+            InvalidRequest: it is not fit to be one.
+        """
+        if request_id is None:
+            return
+        if not request_id.isascii() or not _REQUEST_ID.fullmatch(request_id.encode()):
+            raise InvalidRequest("request_id must be 1 to 128 letters, digits and ._:-", param="request_id")
+        self.request_id = request_id
 
     async def read_json(self) -> bytes:
         """The body of a POST, not yet parsed.
@@ -233,7 +246,7 @@ class Call:
         parts = [
             f"id={self.request_id} {self.scope.get('method', '-')} {quote(clip(self.scope['path']))}",
             f"status={self.status or '-'}",
-            f"ms={(time.monotonic() - self._arrival_s) * 1e3:.1f}",
+            f"ms={(time.monotonic() - self.arrival_s) * 1e3:.1f}",
         ]
         if self.counted is not None:
             usage = self.counted.usage()

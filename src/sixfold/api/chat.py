@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
@@ -10,11 +12,21 @@ from sixfold.api.chat_parts import PartedChoices, PartedStream
 from sixfold.api.conversation import Conversation, Parting, prepare
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
-from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
+from sixfold.api.params import (
+    Limits,
+    deadline_s,
+    execution_requests,
+    sampling_params,
+    text_options,
+    wants_running_usage,
+    wants_usage,
+)
 from sixfold.api.schemas import ChatRequest
-from sixfold.api.stream import Renderer, stream
+from sixfold.api.stream import stream
+from sixfold.api.structured_fields import request_grammar
 from sixfold.api.template_kwargs import check_template_kwargs
 from sixfold.api.tool_fields import tool_choice, tools_of
+from sixfold.api.truncation import Truncation
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS
 
@@ -28,23 +40,34 @@ async def create_chat_completion(call: Call) -> None:
         request, ignored = await read_request(call, ChatRequest)
         limits = _limits(request)
         params = sampling_params(request, limits, context.client.sampling_defaults)
+        call.label(request.request_id)
+        deadline = deadline_s(call, request)
+        truncation = Truncation.of(request, max_model_len=context.client.max_model_len, max_tokens=limits.max_tokens)
         conversation = _conversation(request)
         context.check_model(request.model)
         context.check_room(params.n)
+        conversation = replace(conversation, grammar=await request_grammar(context, request))
         prepared = await prepare(context, conversation)
-        requests = execution_requests(context, request, params, limits, [prepared.prompt_ids])
+        prompt = prepared.prompt_ids
+        if truncation is not None:
+            prompt = truncation.apply(prompt, context.client.tokenizer)
+        requests = execution_requests(
+            context, request, params, limits, [prompt], deadline_s=deadline, grammar=prepared.grammar
+        )
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         facts = AnswerFacts.of("chatcmpl-", context, request, params, prepared.shown_ids)
-        answer = ChatAnswer(**vars(facts), prompt=prepared.prompt_ids)
+        answer = ChatAnswer(**vars(facts), prompt=prompt)
         await generation.start()
     headers = call.ignored_header(ignored)
     parting = None if prepared.plain else Parting(prepared, params.n)
     reasoning = request.include_reasoning is not False
     if request.stream:
         usage = wants_usage(request)
-        renderer: Renderer = (
+        renderer: PlainStream | PartedStream = (
             PlainStream(answer, usage) if parting is None else PartedStream(answer, usage, parting, reasoning)
         )
+        if wants_running_usage(request):
+            renderer.report_usage(generation.usage)
         await stream(call, generation, renderer, headers)
     else:
         choices = PlainChoices(answer) if parting is None else PartedChoices(answer, parting, reasoning)
@@ -53,12 +76,25 @@ async def create_chat_completion(call: Call) -> None:
 
 def _conversation(request: ChatRequest) -> Conversation:
     tools = tools_of(request.tools)
+    continues = bool(request.continue_final_message)
+    if continues and request.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    if continues and request.messages and request.messages[-1].role != "assistant":
+        raise InvalidRequest(
+            "continue_final_message needs a last message of role assistant", param="continue_final_message"
+        )
     return Conversation(
         messages=template_messages(request.messages),
         tools=tools,
         tool_choice=tool_choice(request.tool_choice, tools),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         template_kwargs=check_template_kwargs(request.chat_template_kwargs),
+        add_generation_prompt=request.add_generation_prompt is not False,
+        continue_final_message=continues,
+        adds_bos=request.add_special_tokens is not False,
+        any_length=request.truncate_prompt_tokens is not None,
     )
 
 
@@ -81,4 +117,5 @@ def _limits(request: ChatRequest) -> Limits:
         prompt_field="messages",
         logprobs=(top or 0) if request.logprobs else None,
         logprobs_field="top_logprobs",
+        prompt_logprobs=request.prompt_logprobs,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ import msgspec
 
 from sixfold.api.answer import AnswerFacts
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import ChatLogprobs, ShownEntries
+from sixfold.api.logprobs import ChatLogprobs, PromptLogprobs, ShownEntries
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta
 
@@ -25,11 +25,12 @@ class ChatAnswer(AnswerFacts):
 
     prompt: list[int]
 
-    def document(self, choices: Sequence[msgspec.Struct], usage: TotalUsage) -> bytes:
+    def document(self, choices: Sequence[msgspec.Struct], generation: Generation) -> bytes:
         """The whole answer."""
         document = ChatCompletion(
-            self.id, "chat.completion", self.created, self.model, self.fingerprint, choices, usage
+            self.id, "chat.completion", self.created, self.model, self.fingerprint, choices, generation.usage()
         )
+        document.prompt_logprobs = self.prompt_logprobs(generation, 0, self.prompt)
         if self.token_ids:
             document.prompt_token_ids = self.prompt
         return json(document)
@@ -83,6 +84,7 @@ class ChatCompletion(msgspec.Struct):
     choices: Sequence[msgspec.Struct]
     usage: TotalUsage
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class PlainChoices:
@@ -98,7 +100,7 @@ class PlainChoices:
 
     def document(self, generation: Generation) -> bytes:
         logprobs = AllLogprobs(self._answer)
-        return self._answer.document([self._choice(deltas, logprobs) for deltas in self._deltas], generation.usage())
+        return self._answer.document([self._choice(deltas, logprobs) for deltas in self._deltas], generation)
 
     def _choice(self, deltas: list[ChoiceDelta], logprobs: AllLogprobs) -> ChatChoice:
         answer = self._answer
@@ -146,8 +148,15 @@ class ChatStream:
         )
         self._end = b'],"usage":null' if usage else b"]"
         self._begun = [False] * answer.n
+        self._plain = answer.shown is None and not answer.token_ids
+        self._running_usage: Callable[[], TotalUsage] | None = None
         self._logprobs = AllLogprobs(answer)
         self._prompt_ids = b',"prompt_token_ids":' + json(answer.prompt) if answer.token_ids else b""
+
+    def report_usage(self, usage: Callable[[], TotalUsage]) -> None:
+        """Put what it gives into every event from now on."""
+        self._running_usage = usage
+        self._plain = False
 
     def tail(self, generation: Generation) -> bytes:
         """See `Renderer`."""
@@ -162,7 +171,8 @@ class ChatStream:
 
     def _event(self, choice: msgspec.Struct) -> bytes:
         prompt_ids, self._prompt_ids = self._prompt_ids, b""
-        return self._head + json(choice) + self._end + prompt_ids + b"}\n\n"
+        end = self._end if self._running_usage is None else b'],"usage":' + json(self._running_usage())
+        return self._head + json(choice) + end + prompt_ids + b"}\n\n"
 
 
 class PlainStream(ChatStream, Renderer):
@@ -172,7 +182,6 @@ class PlainStream(ChatStream, Renderer):
         super().__init__(answer, usage)
         self._plain_end = b'},"logprobs":null,"finish_reason":null,"stop_reason":null}' + self._end + b"}\n\n"
         self._heads = [self._head + b'{"index":%d,"delta":{"content":' % index for index in range(answer.n)]
-        self._plain = answer.shown is None and not answer.token_ids
 
     def frames(self, deltas: list[ChoiceDelta]) -> bytes:
         return b"".join([self._frame(delta) for delta in deltas])

@@ -76,7 +76,7 @@ class PartedChoices:
     def document(self, generation: Generation) -> bytes:
         logprobs = AllLogprobs(self._answer)
         choices = [self._choice(deltas, logprobs) for deltas in self._deltas]
-        return self._answer.document(choices, generation.usage())
+        return self._answer.document(choices, generation)
 
     def _choice(self, deltas: list[PartedDelta], logprobs: AllLogprobs) -> PartedChoice:
         answer = self._answer
@@ -99,8 +99,9 @@ class PartedChoices:
         for part in parts:
             if isinstance(part, CallArguments):
                 calls[part.index].function.arguments += part.text
+        reasoning = reasoning if self._reasoning else ""
         message = PartedMessage(content or (None if calls or reasoning else ""))
-        if reasoning and self._reasoning:
+        if reasoning:
             message.reasoning_content = message.reasoning = reasoning
         if calls:
             message.tool_calls = calls

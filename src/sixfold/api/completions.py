@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,13 +10,23 @@ import msgspec
 
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
-from sixfold.api.context import ApiContext
+from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, ShownEntries
-from sixfold.api.params import Limits, execution_requests, sampling_params, text_options, wants_usage
+from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
+from sixfold.api.params import (
+    Limits,
+    deadline_s,
+    execution_requests,
+    sampling_params,
+    text_options,
+    wants_running_usage,
+    wants_usage,
+)
 from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
+from sixfold.api.structured_fields import request_grammar
+from sixfold.api.truncation import Truncation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
@@ -34,21 +45,30 @@ async def create_completion(call: Call) -> None:
         request, ignored = await read_request(call, CompletionRequest)
         limits = _limits(request)
         params = sampling_params(request, limits, context.client.sampling_defaults)
+        call.label(request.request_id)
+        deadline = deadline_s(call, request)
+        truncation = Truncation.of(request, max_model_len=context.client.max_model_len, max_tokens=request.max_tokens)
         texts, ids = split_prompts(request.prompt)
         n_choices = max(len(texts), len(ids)) * params.n
         if n_choices > MAX_PROMPTS:
             raise InvalidRequest(f"prompts times n is {n_choices}; at most {MAX_PROMPTS} are allowed", param="prompt")
         context.check_model(request.model)
         context.check_room(n_choices)
-        prompts = ids or await _tokenize(context, texts)
+        grammar = await request_grammar(context, request)
+        add_bos = request.add_special_tokens is not False
+        prompts = ids or await _tokenize(context, texts, add_bos=add_bos, any_length=truncation is not None)
         _check_prompts(context, prompts)
-        requests = execution_requests(context, request, params, limits, prompts)
+        if truncation is not None:
+            whole, prompts = prompts, [truncation.apply(prompt, context.client.tokenizer) for prompt in prompts]
+            texts = texts if prompts == whole else []
+        requests = execution_requests(context, request, params, limits, prompts, deadline_s=deadline, grammar=grammar)
         generation = Generation(context, requests, text_options(params))
         answer = _answer(context, request, params, texts, prompts)
         await generation.start()
     headers = call.ignored_header(ignored)
     if request.stream:
-        await stream(call, generation, _Stream(answer, wants_usage(request)), headers)
+        running_usage = generation.usage if wants_running_usage(request) else None
+        await stream(call, generation, _Stream(answer, wants_usage(request), running_usage), headers)
     else:
         choices = _Choices(answer)
         await collect(call, generation, choices.add, choices.document, headers)
@@ -81,24 +101,29 @@ def _limits(request: CompletionRequest) -> Limits:
             "best_of other than n is not supported by this server", param="best_of", code="unsupported_field"
         )
     request.best_of = None
+    echoed = request.logprobs if request.echo else None
+    asked = [n for n in (echoed, request.prompt_logprobs) if n is not None]
     return Limits(
         max_tokens=request.max_tokens,
         max_tokens_field="max_tokens",
         prompt_field="prompt",
         logprobs=request.logprobs,
         logprobs_field="logprobs",
-        prompt_logprobs=request.logprobs if request.echo else None,
+        prompt_logprobs=max(asked, default=None),
+        prompt_logprobs_field="logprobs" if request.prompt_logprobs is None else "prompt_logprobs",
     )
 
 
-async def _tokenize(context: ApiContext, texts: list[str]) -> list[list[int]]:
-    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are."""
+async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any_length: bool) -> list[list[int]]:
+    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
-        for text in texts:
+        for text in texts if not any_length else ():
             context.prompt_length.check([text], "prompt")
-        return context.client.tokenizer.encode_batch(texts, parse_control=True)
+        return context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
 
+    if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
+        return await context.aside(encode)
     return await context.in_thread(encode)
 
 
@@ -174,6 +199,7 @@ class CompletionChoice(msgspec.Struct, omit_defaults=False):
     stop_reason: int | str | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct):
@@ -204,6 +230,9 @@ class _Choices:
         answer = self._answer
         logprobs = _Logprobs(answer)
         choices = [self._choice(deltas, logprobs) for deltas in self._deltas]
+        for choice in choices if answer.scored is not None else ():
+            prompt = choice.index // answer.n
+            choice.prompt_logprobs = answer.prompt_logprobs(generation, prompt, answer.prompts[prompt])
         return json(
             Completion(
                 answer.id,
@@ -248,9 +277,10 @@ def _joined(parts: list[LegacyLogprobs]) -> LegacyLogprobs:
 class _Stream(Renderer):
     """Events of a stream. The parts of an ordinary event that never change are made once."""
 
-    def __init__(self, answer: _Answer, usage: bool) -> None:
+    def __init__(self, answer: _Answer, usage: bool, running_usage: Callable[[], TotalUsage] | None = None) -> None:
         self._answer = answer
         self._usage = usage
+        self._running_usage = running_usage
         self._head = (
             b'data: {"id":"%s","object":"text_completion","created":%d,"model":%s,"system_fingerprint":%s,"choices":['
             % (answer.id.encode(), answer.created, json(answer.model), json(answer.fingerprint))
@@ -260,7 +290,7 @@ class _Stream(Renderer):
         self._begun: set[int] = set()
         self._logprobs = _Logprobs(answer)
         self._waiting: list[ChoiceDelta] = []
-        self._plain = answer.shown is None and not answer.token_ids
+        self._plain = answer.shown is None and not answer.token_ids and running_usage is None
         self._heads = [self._head + b'{"index":%d,"text":' % index for index in range(answer.n * len(answer.prompts))]
 
     def frames(self, deltas: list[ChoiceDelta]) -> bytes:
@@ -293,7 +323,12 @@ class _Stream(Renderer):
                 choice.text = answer.echo[prompt] + delta.text
             if answer.token_ids:
                 choice.prompt_token_ids = answer.prompts[prompt]
-        return self._head + json(choice) + self._end
+        return self._head + json(choice) + self._ending()
+
+    def _ending(self) -> bytes:
+        if self._running_usage is None:
+            return self._end
+        return b'],"usage":' + json(self._running_usage()) + b"}\n\n"
 
     def _with_prompt(self, deltas: list[ChoiceDelta]) -> list[ChoiceDelta]:
         """Keep back what came before its prompt's log-probabilities."""

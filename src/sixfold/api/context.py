@@ -19,10 +19,19 @@ from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
 
-__all__ = ["MAX_PREPARING", "ApiContext", "ByteBudget"]
+__all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
 MAX_PREPARING = 256
 """Generation requests between their first byte and the engine's verdict: beyond it, 429."""
+
+MAX_SCORED = 1 << 20
+"""Entries of prompts' log-probabilities in one answer."""
+
+LONG_TEXT_CHARS = 64 << 10
+"""Texts that will be truncated may be of any length: from here on they wait for each other (`aside`)."""
+
+SCORED_BUDGET = 4 * MAX_SCORED
+"""The same in all that is in flight, about a hundred bytes each: beyond it, 429."""
 
 TEXT_THREADS = 2
 """For what is to be generated from. Templates hold the GIL and tokenization does not: one of each can proceed."""
@@ -64,6 +73,7 @@ class ApiContext:
 
     Attributes:
         in_flight: choices handed to the engine whose end has not come yet.
+        scored: entries of prompts' log-probabilities that these calls will hold.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
         prompt_length: refuses what is too long without tokenizing it.
@@ -75,6 +85,7 @@ class ApiContext:
         self.metrics = metrics
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
         self.in_flight = 0
+        self.scored = 0
         self.draining = False
         self.generations: set[Any] = set()
         self._preparing = 0
@@ -131,6 +142,11 @@ class ApiContext:
             raise Overloaded(
                 f"{self.in_flight} of at most {limit} choices are in flight", code="queue_full", retry_after_s=1.0
             )
+
+    def check_scored(self, n_entries: int) -> None:
+        """Raises: Overloaded: with those in flight, so many take too much memory for now."""
+        if n_entries and self.scored + n_entries > SCORED_BUDGET:
+            raise Overloaded("too many log-probabilities of prompts are being gathered", retry_after_s=1.0)
 
     def check_model(self, name: str | None) -> None:
         """Raises: ModelNotFound: another model is asked for than the one that is served."""

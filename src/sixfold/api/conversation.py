@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
-from sixfold.api.context import ApiContext
+from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
@@ -65,6 +65,8 @@ class Conversation:
             `tool_calls` = [{"id", "type": "function", "function": {"name", "arguments": dict}}].
         template_kwargs: more variables for the template.
         continue_final_message: the answer goes on with the last message; without a generation prompt.
+        adds_bos: a BOS that the model wants leads the prompt, also where the template writes none.
+        any_length: the prompt will be shortened: it may be too long for now.
         grammar: that the answer must follow; "": none.
         messages_field, kwargs_field: names for errors.
         parameters_field: the same; `{}` stands for a tool's index.
@@ -77,6 +79,8 @@ class Conversation:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    adds_bos: bool = True
+    any_length: bool = False
     grammar: str = ""
     messages_field: str = "messages"
     kwargs_field: str = "chat_template_kwargs"
@@ -138,7 +142,9 @@ async def prepare(context: ApiContext, conversation: Conversation) -> Prepared:
         ContextLengthExceeded: the prompt is too long, whatever its tokens are.
     """
     template = template_of(context, conversation.messages_field)
-    return await context.in_thread(_prepare, context, template, conversation)
+    n_chars = sum(len(str(message.get("content", ""))) for message in conversation.messages)
+    run = context.aside if conversation.any_length and n_chars > LONG_TEXT_CHARS else context.in_thread
+    return await run(_prepare, context, template, conversation)
 
 
 def template_of(context: ApiContext, messages_field: str = "messages") -> ChatTemplate:
@@ -151,23 +157,25 @@ def template_of(context: ApiContext, messages_field: str = "messages") -> ChatTe
     return template
 
 
-def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int], *, adds_bos: bool = True) -> list[int]:
     """A rendered prompt's token ids."""
     ids = tokenizer.encode_parts([parts])[0]
-    tokenizer.lead_with_bos(ids)
+    if adds_bos:
+        tokenizer.lead_with_bos(ids)
     return ids
 
 
 def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversation) -> Prepared:
     tokenizer, traits = context.client.tokenizer, template.traits
     parts = render(template, conversation)
-    context.prompt_length.check(parts, conversation.messages_field)
     thinking: Thinking = "no"
     if traits.thinks:
         thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
     calls = _format(traits.calls, conversation)
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
-    ids = prompt_ids(tokenizer, parts)
+    if not conversation.any_length:
+        context.prompt_length.check(parts, conversation.messages_field)
+    ids = prompt_ids(tokenizer, parts, adds_bos=conversation.adds_bos)
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field

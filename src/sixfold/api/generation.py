@@ -19,7 +19,7 @@ from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
-from sixfold.messages import GenerateRequest, TokenDelta
+from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
 
@@ -65,6 +65,14 @@ class Generation:
         self._error: Exception | None = None
         self._closed = False
         self._n_choices = len(requests) * requests[0].n
+        self.n_scored = sum(
+            len(request.prompt_token_ids) * (request.prompt_logprobs + 1) * request.n
+            for request in requests
+            if request.prompt_logprobs is not None
+        )
+        """Entries of the prompts' log-probabilities in the answer."""
+        self.prompt_scores: list[list[TokenLogprobs]] = [[] for _ in requests] if self.n_scored else []
+        """Per prompt, of each of its tokens but the first; empty until they have come."""
         tokenizer = context.client.tokenizer
         control = tokenizer.control_ids - options.shown_ids if options.shown_ids else tokenizer.control_ids
         self._processors = [
@@ -90,7 +98,9 @@ class Generation:
         """
         self._context.check_ready()  # it was, before the prompt was tokenized
         self._context.check_room(self._n_choices)
+        self._context.check_scored(self.n_scored)
         self._context.in_flight += self._n_choices
+        self._context.scored += self.n_scored
         self._context.generations.add(self)
         try:
             for request in self._requests:
@@ -134,6 +144,7 @@ class Generation:
             handle.abort()
         self._handles.clear()
         self._context.in_flight -= self._n_choices
+        self._context.scored -= self.n_scored
         self._context.generations.discard(self)
         self._timing.end(self._reasons())
 
@@ -164,6 +175,10 @@ class Generation:
 
     def _follow(self, prompt: int, deltas: list[TokenDelta], take: Callable[[list[ChoiceDelta]], None]) -> bool:
         """Returns whether a choice ended."""
+        if self.n_scored:
+            for scored in deltas:
+                if scored.prompt_logprobs is not None:
+                    self.prompt_scores[prompt] = scored.prompt_logprobs
         out, finish_at = self._processors[prompt].push(deltas)
         for stop in finish_at:
             self._handles[prompt].finish_at(stop.choice, stop.n_tokens)

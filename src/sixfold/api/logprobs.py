@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -18,7 +19,17 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.messages import TokenLogprobs
 from sixfold.text.tokenizer import Tokenizer
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs", "Entry", "LegacyLogprobs", "Shown", "ShownEntries", "token_text"]
+__all__ = [
+    "ChatLogprobs",
+    "CompletionLogprobs",
+    "Entry",
+    "LegacyLogprobs",
+    "PromptLogprobs",
+    "PromptScores",
+    "Shown",
+    "ShownEntries",
+    "token_text",
+]
 
 Entry = tuple[int, TokenLogprobs | None]
 """Token id and its log-probabilities; None for a prompt's first token, which nothing predicts."""
@@ -61,21 +72,75 @@ class LegacyLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
 
+class PromptToken(msgspec.Struct, frozen=True):
+    """A token in `prompt_logprobs`, as vLLM shows it."""
+
+    logprob: float
+    rank: int
+    """1 is the likeliest."""
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptToken] | None]
+"""`prompt_logprobs`: per prompt token, its own id and the likeliest; None for the first, which nothing predicts."""
+
+
+class PromptScores:
+    """Renders `prompt_logprobs`.
+
+    Args:
+        n_top: alternatives per token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_top: int) -> None:
+        self._tokenizer = tokenizer
+        self._n_top = n_top
+
+    def render(self, prompt: Sequence[int], scores: Iterable[TokenLogprobs]) -> PromptLogprobs:
+        """The whole prompt's.
+
+        Args:
+            scores: of each of its tokens but the first.
+        """
+        return [None, *map(self._entry, prompt[1:], scores)]
+
+    def _entry(self, token_id: int, scores: TokenLogprobs) -> dict[int, PromptToken]:
+        piece = self._tokenizer.piece
+        out = {token_id: PromptToken(scores.logprob, scores.rank + 1, piece(token_id))}
+        tops = zip(scores.top_ids[: self._n_top], scores.top_logprobs, strict=False)
+        for rank, (top_id, logprob) in enumerate(tops, 1):
+            if top_id != token_id:
+                out[top_id] = PromptToken(logprob, rank, piece(top_id))
+        return out
+
+
 class Shown:
     """Which tokens are shown, and how.
 
     Args:
         skip_special: control tokens are not.
         n_top: alternatives per token.
+        as_ids: tokens are written `token_id:17`.
         shown_ids: control tokens that are shown all the same.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special: bool, n_top: int, shown_ids: frozenset[int] = frozenset()
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool,
+        n_top: int,
+        as_ids: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._bytes = tokenizer.token_bytes
         self._hidden = tokenizer.control_ids - shown_ids if skip_special else frozenset()
         self.n_top = n_top
+        self._as_ids = as_ids
+
+    def name(self, token_id: int) -> str:
+        """How the token is written."""
+        return f"token_id:{token_id}" if self._as_ids else token_text(self.raw(token_id))
 
     def raw(self, token_id: int) -> bytes:
         return self._bytes[token_id] if token_id < len(self._bytes) else b""
@@ -89,12 +154,11 @@ class Shown:
 
     def _chat_entry(self, token_id: int, logprobs: TokenLogprobs) -> ChatEntry:
         tops = zip(logprobs.top_ids[: self.n_top], logprobs.top_logprobs, strict=False)
-        raw = self.raw(token_id)
         return ChatEntry(
-            token_text(raw),
+            self.name(token_id),
             logprobs.logprob,
-            list(raw),
-            [Alternative(token_text(top), value, list(top)) for top, value in ((self.raw(i), v) for i, v in tops)],
+            list(self.raw(token_id)),
+            [Alternative(self.name(i), value, list(self.raw(i))) for i, value in tops],
         )
 
 
@@ -148,7 +212,7 @@ class CompletionLogprobs:
     def render(self, entries: list[Entry]) -> LegacyLogprobs:
         out = LegacyLogprobs([], [], [], [])
         for token_id, logprobs in entries:
-            out.tokens.append(token_text(self._shown.raw(token_id)))
+            out.tokens.append(self._shown.name(token_id))
             out.text_offset.append(self._offset)
             self._offset += len(self._utf8.decode(self._shown.text(token_id)))
             out.token_logprobs.append(None if logprobs is None else logprobs.logprob)
@@ -161,6 +225,6 @@ class CompletionLogprobs:
         """Most likely first, then the token itself; of two tokens that are written alike the likelier stays."""
         tops: dict[str, float] = {}
         for top_id, value in zip(logprobs.top_ids[: self._shown.n_top], logprobs.top_logprobs, strict=False):
-            tops.setdefault(token_text(self._shown.raw(top_id)), value)
-        tops.setdefault(token_text(self._shown.raw(token_id)), logprobs.logprob)
+            tops.setdefault(self._shown.name(top_id), value)
+        tops.setdefault(self._shown.name(token_id), logprobs.logprob)
         return tops

@@ -1,20 +1,37 @@
-"""`/openapi.json`: made from the types that validate requests, so that it cannot say anything else."""
+"""`/openapi.json`: made from the types that validate requests, so that it cannot say anything else.
+
+`OPERATIONS` has every route once. A new route adds its line here and in `app.py`; its types bring their own fields.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from sixfold import __version__
+from sixfold.api import admin
+from sixfold.api.anthropic.answers import Message
+from sixfold.api.anthropic.messages import TokenCount
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
-from sixfold.api.errors import ANTHROPIC, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
+from sixfold.api.call import Call
+from sixfold.api.completions import Completion
+from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
+from sixfold.api.field_docs import field_docs, structs_of
+from sixfold.api.params import TIMEOUT_HEADER
 from sixfold.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from sixfold.api.tokenize import DetokenizeResponse, TokenizeResponse
 
-__all__ = ["OPERATIONS", "Operation", "document"]
+__all__ = ["OPERATIONS", "Operation", "document", "openapi", "statuses"]
 
-POST_ERRORS = (400, 403, 404, 408, 413, 415, 429, 500, 503, 504)
+ALWAYS = (400, 403, 405, 408, 431, 500, 503)
+"""What any path may answer: broken HTTP, a `Host` or a method that is not allowed, slow or large headers, faults, too
+many connections."""
+
+POST_ERRORS = (404, 413, 415, 429, 504)
+"""Of whatever takes a body and a permit."""
 
 
 class Operation(NamedTuple):
@@ -25,35 +42,107 @@ class Operation(NamedTuple):
     summary: str
     request: type[msgspec.Struct] | None = None
     answer: str = "application/json"
-    errors: tuple[int, ...] = (403, 500)
+    """Media type."""
+    errors: tuple[int, ...] = ()
+    """Statuses besides 200 and `ALWAYS`."""
+    response: type[msgspec.Struct] | None = None
+    """Type of the answer's document."""
+    examples: Mapping[str, Any] = {}
+    """Name -> a request's body."""
 
 
-OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a chat", ChatRequest, errors=POST_ERRORS),
-    Operation("post", "/v1/completions", "Continue texts", CompletionRequest, errors=POST_ERRORS),
-    Operation("post", "/v1/messages", "Answer a chat, in Anthropic's shapes", MessagesRequest, errors=POST_ERRORS),
-    Operation("post", "/v1/messages/count_tokens", "Tokens of a prompt", CountTokensRequest, errors=POST_ERRORS),
-    Operation("post", "/tokenize", "Text or chat to token ids", TokenizeRequest, errors=POST_ERRORS),
-    Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest, errors=POST_ERRORS),
-    Operation("get", "/", "Where to go from here, for people", answer="text/plain"),
-    Operation("get", "/v1/models", "The served models"),
-    Operation("get", "/v1/models/{id}", "One served model", errors=(403, 404, 500)),
-    Operation("get", "/health", "Whether requests are taken", errors=(403, 500, 503)),
-    Operation("get", "/readyz", "Whether requests are taken", errors=(403, 500, 503)),
-    Operation("get", "/livez", "Whether the process lives"),
-    Operation("get", "/version", "Version and build"),
-    Operation("get", "/metrics", "Metrics in Prometheus' format", answer="text/plain"),
-    Operation("get", "/openapi.json", "This document"),
+_MESSAGES = [{"role": "user", "content": "Say hello."}]
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        "Answer a chat, whole or as a stream",
+        ChatRequest,
+        errors=POST_ERRORS,
+        examples={
+            "chat": {"messages": _MESSAGES, "max_tokens": 64},
+            "stream": {"messages": _MESSAGES, "stream": True, "stream_options": {"include_usage": True}},
+        },
+    ),
+    Operation(
+        "post",
+        "/v1/completions",
+        "Continue a text, texts, or token ids; score a prompt",
+        CompletionRequest,
+        errors=POST_ERRORS,
+        response=Completion,
+        examples={
+            "text": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+            "score": {"prompt": "The capital of France is Paris", "max_tokens": 0, "echo": True, "logprobs": 1},
+        },
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a chat, whole or as a stream, in Anthropic's shapes",
+        MessagesRequest,
+        errors=POST_ERRORS,
+        response=Message,
+        examples={"message": {"messages": _MESSAGES, "max_tokens": 64}},
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Tokens of the prompt that the same message makes",
+        CountTokensRequest,
+        errors=POST_ERRORS,
+        response=TokenCount,
+        examples={"count": {"messages": _MESSAGES}},
+    ),
+    Operation(
+        "post",
+        "/tokenize",
+        "Text or chat to token ids",
+        TokenizeRequest,
+        errors=POST_ERRORS,
+        response=TokenizeResponse,
+        examples={"text": {"prompt": "Hello"}, "chat": {"messages": _MESSAGES}},
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "Token ids to text",
+        DetokenizeRequest,
+        errors=POST_ERRORS,
+        response=DetokenizeResponse,
+        examples={"ids": {"tokens": [1, 2, 3]}},
+    ),
+    Operation(
+        "get", "/", "Plain text for people: name, version, model, where to look, a line to try", None, "text/plain"
+    ),
+    Operation("get", "/v1/models", "The served models", response=admin.ModelList),
+    Operation("get", "/v1/models/{id}", "One served model", errors=(404,), response=admin.Model),
+    Operation("get", "/health", "200 while requests are taken, else 503", response=admin.Status),
+    Operation("get", "/readyz", "The same as `/health`", response=admin.Status),
+    Operation("get", "/livez", "200 while the process turns its event loop", response=admin.Status),
+    Operation("get", "/version", "Version, backend and instruction set", response=admin.Version),
+    Operation("get", "/metrics", "Metrics in Prometheus' text format", None, "text/plain"),
+    Operation("get", "/openapi.json", "This description for programs"),
 )
 """Every route of the server; the route table is checked against it."""
+
+
+async def openapi(call: Call) -> None:
+    """`GET /openapi.json`."""
+    await call.respond(200, document())
 
 
 @functools.cache
 def document() -> bytes:
     """The document, rendered once."""
-    kinds: list[type[msgspec.Struct]] = [op.request for op in OPERATIONS if op.request is not None]
-    kinds += [ErrorEnvelope, AnthropicErrorEnvelope]
-    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    requests = [op.request for op in OPERATIONS if op.request is not None]
+    answers = [op.response for op in OPERATIONS if op.response is not None]
+    _, components = msgspec.json.schema_components(
+        [*requests, *answers, ErrorEnvelope, AnthropicErrorEnvelope], ref_template="#/components/schemas/{name}"
+    )
+    for struct in structs_of(requests):
+        _describe_fields(components[struct.__name__], struct)
     paths: dict[str, dict[str, Any]] = {}
     for op in OPERATIONS:
         paths.setdefault(op.path, {})[op.method] = _operation(op)
@@ -67,18 +156,58 @@ def document() -> bytes:
     )
 
 
+def statuses(op: Operation) -> list[int]:
+    """All that the operation may answer with."""
+    return sorted({200, *ALWAYS, *op.errors})
+
+
+def _describe_fields(schema: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+    """Say what takes effect where a field is left out: the types themselves only know that it may be."""
+    for doc in field_docs(struct):
+        field = schema["properties"][doc.name]
+        field.pop("default", None)
+        field["description"] = doc.description
+        if isinstance(doc.default, bool | int | float):
+            field["default"] = doc.default
+        elif doc.default is not None:
+            field["description"] += f"; default: {doc.default}"
+        if doc.kind != "understood":
+            field["description"] = f"{doc.kind}: {doc.description}"
+
+
 def _operation(op: Operation) -> dict[str, Any]:
-    answers: dict[str, Any] = {"200": {"description": "OK", "content": {op.answer: {}}}}
+    answer = {} if op.response is None else {"schema": _ref(op.response)}
+    answers: dict[str, Any] = {"200": {"description": "OK", "content": {op.answer: answer}}}
     if op.request is not None and "stream" in op.request.__struct_fields__:
         answers["200"]["content"]["text/event-stream"] = {}
     envelope = AnthropicErrorEnvelope if shape_of(op.path) is ANTHROPIC else ErrorEnvelope
-    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{envelope.__name__}"}}}
-    for status in op.errors:
-        answers[str(status)] = {"description": "Error", "content": error}
+    error = {"application/json": {"schema": _ref(envelope)}}
+    for status in statuses(op)[1:]:
+        answers[str(status)] = {"description": f"Error: {', '.join(_codes(status))}", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}
+    parameters = [_header("X-Request-Id", "a label, echoed in the answer", {"type": "string"})]
     if op.request is not None:
-        schema = {"$ref": f"#/components/schemas/{op.request.__name__}"}
-        out["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content: dict[str, Any] = {"schema": _ref(op.request)}
+        if op.examples:
+            content["examples"] = {name: {"value": value} for name, value in op.examples.items()}
+        out["requestBody"] = {"required": True, "content": {"application/json": content}}
+        if "timeout" in op.request.__struct_fields__:
+            kind = {"type": "integer", "minimum": 1}
+            parameters.append(_header(TIMEOUT_HEADER, "milliseconds; as the field timeout", kind))
     if "{id}" in op.path:
-        out["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+        parameters.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    out["parameters"] = parameters
     return out
+
+
+def _codes(status: int) -> list[str]:
+    rows = [row for row in TABLE.values() if row.status == status]
+    return [row.code or row.type for row in rows] + [code for code, own in STATUS_OF_CODE.items() if own == status]
+
+
+def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
+def _ref(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

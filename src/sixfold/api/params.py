@@ -9,21 +9,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sixfold.api.context import ApiContext
+from sixfold.api.call import Call
+from sixfold.api.context import MAX_SCORED, ApiContext
 from sixfold.api.generation import TextOptions
 from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, GenerationRequest, refuse_unsupported
 from sixfold.engine.request import execution_request
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest
 from sixfold.sampling_params import SamplingParams
+from sixfold.text.bad_words import bad_word_ids
 from sixfold.text.script import script_ids
 
-__all__ = ["Limits", "execution_requests", "sampling_params", "text_options", "wants_usage"]
+__all__ = [
+    "Limits",
+    "deadline_s",
+    "execution_requests",
+    "sampling_params",
+    "text_options",
+    "wants_running_usage",
+    "wants_usage",
+]
 
 PRIORITY_LIMIT = 2**31
 MAX_SCRIPT = 65536
-FORBIDDING_BIAS = -100
-"""A `logit_bias` of this is no bias: the token is never drawn."""
+MAX_TIMEOUT_S = 86400
+TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 
 _SAME_NAME = (
     "n",
@@ -41,6 +51,7 @@ _SAME_NAME = (
     "logit_bias",
     "skip_special_tokens",
 )
+_TUPLES = ("stop_token_ids", "allowed_token_ids", "bad_words")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +65,8 @@ class Limits:
     logprobs: int | None
     logprobs_field: str
     prompt_logprobs: int | None = None
+    """Alternatives per prompt token that the worker has to find, for whichever field."""
+    prompt_logprobs_field: str = "prompt_logprobs"
 
 
 def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -66,8 +79,7 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
         InvalidRequest: `param` is the field as the caller wrote it.
     """
     refuse_unsupported(request)
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+    _check_stream(request)
     if request.priority is not None and not -PRIORITY_LIMIT <= request.priority < PRIORITY_LIMIT:
         raise InvalidRequest("priority must fit into 32 bits", param="priority")
     if request.cache_salt is not None and len(request.cache_salt) > MAX_CACHE_SALT_CHARS:
@@ -75,8 +87,7 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
     given = {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}
     if request.stop is not None:
         given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
-    if request.stop_token_ids is not None:
-        given["stop_token_ids"] = tuple(request.stop_token_ids)
+    given |= {name: tuple(value) for name in _TUPLES if (value := getattr(request, name)) is not None}
     try:
         return SamplingParams(
             max_tokens=limits.max_tokens,
@@ -106,17 +117,59 @@ def wants_usage(request: GenerationRequest) -> bool:
     return request.stream_options is not None and bool(request.stream_options.include_usage)
 
 
+def wants_running_usage(request: GenerationRequest) -> bool:
+    """Whether its other events have `usage` so far."""
+    return wants_usage(request) and bool(request.stream_options and request.stream_options.continuous_usage_stats)
+
+
+def deadline_s(call: Call, request: GenerationRequest) -> float | None:
+    """When the call's time is over (CLOCK_MONOTONIC): `timeout` in seconds, or the header's milliseconds; of both, what
+    comes first. Counted from the call's arrival.
+
+    Raises:
+        InvalidRequest: not such a time.
+    """
+    times = []
+    if request.timeout is not None:
+        if not 0 < request.timeout <= MAX_TIMEOUT_S:  # also not a number
+            raise InvalidRequest(
+                f"timeout must be above 0 and at most {MAX_TIMEOUT_S} seconds, not {request.timeout:g}", param="timeout"
+            )
+        times.append(request.timeout)
+    header = call.header(TIMEOUT_HEADER.lower().encode())
+    if header is not None:
+        text = header.decode("latin-1").strip()
+        if not (text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) <= MAX_TIMEOUT_S * 1000):
+            raise InvalidRequest(
+                f"{TIMEOUT_HEADER} must be whole milliseconds, from 1 to {MAX_TIMEOUT_S * 1000}", param=TIMEOUT_HEADER
+            )
+        times.append(int(text) / 1000)
+    return call.arrival_s + min(times) if times else None
+
+
 def execution_requests(
-    context: ApiContext, request: GenerationRequest, params: SamplingParams, limits: Limits, prompts: list[list[int]]
+    context: ApiContext,
+    request: GenerationRequest,
+    params: SamplingParams,
+    limits: Limits,
+    prompts: list[list[int]],
+    *,
+    deadline_s: float | None = None,
+    grammar: str = "",
 ) -> list[GenerateRequest]:
     """One execution request per prompt.
+
+    Args:
+        grammar: what the answers must follow, checked.
 
     Raises:
         InvalidRequest: a token id does not exist, or no token may be drawn.
         ContextLengthExceeded: a prompt, or a prompt with its `max_tokens`, does not fit.
     """
+    _check_scored(params, limits, prompts)
     script = _script(context, request)
-    requests = [
+    bad_words = bad_word_ids(params.bad_words, context.client.tokenizer)
+    return [
         execution_request(
             prompt,
             params,
@@ -125,25 +178,39 @@ def execution_requests(
             max_tokens_field=limits.max_tokens_field,
             cache_salt=request.cache_salt or "",
             priority=request.priority or 0,
+            deadline_s=deadline_s,
             script=script,
+            bad_words=bad_words,
+            grammar=grammar,
         )
         for prompt in prompts
     ]
-    tokenizer = context.client.tokenizer
-    _check_choice_is_left(requests[0], tokenizer.n_vocab - len(tokenizer.absent_ids))
-    return requests
 
 
-def _check_choice_is_left(request: GenerateRequest, n_tokens: int) -> None:
-    """With a small vocabulary a caller can forbid every token. The sampler could only fail then."""
-    sampling = request.sampling
-    forbidden = {token_id for token_id, bias in sampling.logit_bias.items() if bias <= FORBIDDING_BIAS}
-    if sampling.min_tokens:
-        forbidden.update(sampling.stop_token_ids)
-    if len(forbidden) >= n_tokens and request.max_tokens:
+def _check_scored(params: SamplingParams, limits: Limits, prompts: list[list[int]]) -> None:
+    """A long prompt's log-probabilities are large: they are gathered before anything is sent, and once per choice."""
+    if params.prompt_logprobs is None:
+        return
+    n_entries = sum(map(len, prompts)) * (params.prompt_logprobs + 1) * params.n
+    if n_entries > MAX_SCORED:
+        field = limits.prompt_logprobs_field
         raise InvalidRequest(
-            f"logit_bias, stop ids and min_tokens together forbid all {n_tokens} tokens", param="logit_bias"
+            f"{field}: prompt tokens x ({field} + 1) x n are {n_entries}; at most {MAX_SCORED} are given out",
+            param=field,
         )
+
+
+def _check_stream(request: GenerationRequest) -> None:
+    """What only a stream has, and what a stream has not."""
+    options = request.stream_options
+    if options is not None and not request.stream:
+        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise InvalidRequest(
+            "continuous_usage_stats needs include_usage: true", param="stream_options.continuous_usage_stats"
+        )
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs is not available in a stream", param="prompt_logprobs")
 
 
 def _script(context: ApiContext, request: GenerationRequest) -> tuple[int, ...]:

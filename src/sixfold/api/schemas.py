@@ -13,12 +13,13 @@ Anything else is an unknown field and refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
 
 from sixfold.api.errors import clip
+from sixfold.api.field_docs import says
+from sixfold.api.structured_fields import ResponseFormat, StructuredOutputsField
 from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
@@ -55,6 +56,7 @@ INERT = frozenset(
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
+        "spaces_between_special_tokens",
         "store",
         "user",
     }
@@ -64,11 +66,13 @@ INERT = frozenset(
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": ([], ["text"]),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -79,135 +83,235 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`include_obfuscation` pads OpenAI's streams against eavesdroppers; it is accepted and does nothing here."""
+    """`stream_options`. It needs `stream`."""
 
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_usage: Annotated[bool | None, says("one more event with `usage`, before `[DONE]`", False)] = None
+    continuous_usage_stats: Annotated[
+        bool | None, says("`usage` so far in every event; needs `include_usage`", False)
+    ] = None
+    include_obfuscation: Annotated[
+        bool | None, says("inert: OpenAI pads streams with it against eavesdroppers", False)
+    ] = None
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields that both endpoints have."""
 
     OFFERED: ClassVar[frozenset[str]] = frozenset()
-    """Of `UNSUPPORTED`, what this endpoint offers."""
+    """Of `UNSUPPORTED` and `INERT`, what this endpoint offers."""
 
-    model: Annotated[str, Meta(description="a served model's name; left out: the served model")] | None = None
-    max_tokens: Annotated[int, Meta(description="tokens to generate; default: what the context leaves")] | None = None
-    n: Annotated[int, Meta(description="choices per prompt")] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(description="0 is greedy")] | None = None
-    top_p: float | None = None
-    top_k: Annotated[int, Meta(description="0 and -1 are off")] | None = None
-    min_p: float | None = None
-    seed: Annotated[int, Meta(description="64-bit; equal requests with equal seeds give equal tokens")] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: Annotated[bool, Meta(description="control tokens have no text")] | None = None
-    ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end the answer")] | None = None
-    min_tokens: Annotated[int, Meta(description="no stop token can be drawn before")] | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[int, float], Meta(description="token id -> added to its logit")] | None = None
-    priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
-    cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
-    return_token_ids: bool | None = None
-    script: Annotated[list[str | int], Meta(description="scripted executor only: the tokens that come out")] | None = (
+    model: Annotated[
+        str | None, says("name of the served model, as `GET /v1/models` tells it; another is 404", "the served model")
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        says("tokens to generate per choice; from 1 in a chat, from 0 in completions", "what the context leaves"),
+    ] = None
+    n: Annotated[int | None, says("choices per prompt, 1 to 64; choice i draws with (seed, i)", 1)] = None
+    stream: Annotated[bool | None, says("server-sent events", False)] = None
+    stream_options: Annotated[StreamOptions | None, says("needs `stream`")] = None
+    temperature: Annotated[float | None, says("0 to 2; 0 is greedy, ties to the lowest id *", 1.0)] = None
+    top_p: Annotated[float | None, says("above 0, to 1 *", 1.0)] = None
+    top_k: Annotated[int | None, says("0 and -1 are off *", 0)] = None
+    min_p: Annotated[float | None, says("0 to 1 *", 0.0)] = None
+    seed: Annotated[int | None, says("signed 64-bit; equal requests with equal seeds give equal tokens", "random")] = (
         None
     )
+    stop: Annotated[
+        str | list[str] | None,
+        says("up to 16 non-empty strings of up to 256 characters; not part of the answer"),
+    ] = None
+    stop_token_ids: Annotated[
+        list[int] | None, says("up to 128 ids; counted, and in `token_ids`, but without text")
+    ] = None
+    include_stop_str_in_output: Annotated[bool | None, says("the stop string stays in the text", False)] = None
+    skip_special_tokens: Annotated[bool | None, says("control tokens have no text", True)] = None
+    ignore_eos: Annotated[bool | None, says("the model's end tokens do not end the answer", False)] = None
+    min_tokens: Annotated[int | None, says("no stop token is drawn before; at most `max_tokens`", 0)] = None
+    repetition_penalty: Annotated[float | None, says("0.01 to 2; counts prompt and answer *", 1.0)] = None
+    presence_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    frequency_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    logit_bias: Annotated[
+        dict[int, float] | None,
+        says("up to 1024 token ids, -100 (never drawn) to 100 each; a token must be left to draw"),
+    ] = None
+    allowed_token_ids: Annotated[
+        list[int] | None, says("1 to 16384 ids: nothing else is drawn, no end token either")
+    ] = None
+    bad_words: Annotated[
+        list[str] | None,
+        says(
+            "up to 128 strings of up to 64 characters whose tokens are never completed in the answer, as they stand, "
+            "behind a blank, and inside a line; the same letters may still come as other tokens"
+        ),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        says(
+            "0 to 20 alternatives per token of the prompt: `prompt_logprobs` in the answer, one entry per token, id to "
+            "`logprob`, `rank` (1 is the likeliest) and `decoded_token`, null for the first; not with `stream`",
+            "off",
+        ),
+    ] = None
+    return_tokens_as_token_ids: Annotated[
+        bool | None, says('tokens in log-probabilities are written `"token_id:17"`', False)
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        says(
+            "a longer prompt is cut to so many tokens, a BOS that the model wants among them; -1: to what `max_tokens` "
+            "leaves of the context, or to all of it but one token",
+            "off",
+        ),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None,
+        says("which end of the prompt `truncate_prompt_tokens` takes away; the other is kept", "left"),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        says("seconds from the request's arrival, above 0, to 86400; afterwards it ends with `deadline_exceeded`"),
+    ] = None
+    request_id: Annotated[
+        str | None,
+        says("label in the log and in `X-Request-Id`: up to 128 letters, digits and `._:-`; wins over that header"),
+    ] = None
+    priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
+    cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
+    response_format: Annotated[
+        ResponseFormat | None, says("what the answer is: a text, a JSON object, JSON after a schema", "text")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputsField | None, says("what the answer must follow: a schema, an expression, a choice, a grammar")
+    ] = None
+    return_token_ids: Annotated[bool | None, says("`token_ids` in every choice, and `prompt_token_ids`", False)] = None
+    script: Annotated[
+        list[str | int] | None, says("`--executor scripted` only: the tokens that come out; -1 fails there")
+    ] = None
     # inert
-    user: str | None = None
-    metadata: Any = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-    prediction: Any = None
-    parallel_tool_calls: bool | None = None
+    user: Annotated[str | None, says("who asks, for OpenAI's own records")] = None
+    metadata: Annotated[Any, says("OpenAI's labels of stored answers")] = None
+    store: Annotated[bool | None, says("whether OpenAI keeps the answer")] = None
+    service_tier: Annotated[str | None, says("OpenAI's price class")] = None
+    prompt_cache_key: Annotated[str | None, says("a hint for OpenAI's routing; see `cache_salt`")] = None
+    prompt_cache_retention: Annotated[str | None, says("how long OpenAI keeps a prompt's cache")] = None
+    safety_identifier: Annotated[str | None, says("who asks, for OpenAI's own records")] = None
+    prediction: Annotated[Any, says("text that the answer may repeat, to speed it up")] = None
+    parallel_tool_calls: Annotated[bool | None, says("there are no tools")] = None
+    spaces_between_special_tokens: Annotated[
+        bool | None, says("no blanks are ever put between tokens: a text is its tokens' bytes")
+    ] = None
     # unsupported
-    response_format: Any = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[Any, says("only an empty list")] = None
+    tool_choice: Annotated[Any, says("only `none` and `auto`")] = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[str | list[str | int | list[int]], Meta(description="text, texts, token ids, or lists of them")]
-    echo: Annotated[bool, Meta(description="the prompt is part of the answer")] | None = None
-    logprobs: Annotated[int, Meta(description="alternatives per token, up to 20")] | None = None
-    best_of: int | None = None
-    suffix: str | None = None
+    OFFERED: ClassVar = frozenset({"echo"})
+
+    prompt: Annotated[
+        str | list[str | int | list[int]],
+        says("a text, texts, token ids, or lists of them; up to 256 choices (prompts times `n`)"),
+    ]
+    add_special_tokens: Annotated[
+        bool | None, says("a text gets the BOS that the model wants; false: none is added", True)
+    ] = None
+    echo: Annotated[bool | None, says("the prompt is part of the answer, and of its log-probabilities", False)] = None
+    logprobs: Annotated[int | None, says("0 to 20 alternatives per token, OpenAI's legacy lists", "off")] = None
+    best_of: Annotated[int | None, says("only the value of `n`, or 1")] = None
+    suffix: Annotated[str | None, says("only empty: there is no filling in the middle")] = None
 
 
 class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of a message. Only `text` is served."""
 
-    type: str
-    text: str | None = None
-    cache_control: Any = None
+    type: Annotated[str, says("`text`")]
+    text: Annotated[str | None, says("the text")] = None
+    cache_control: Annotated[Any, says("inert: Anthropic's mark for its prompt cache")] = None
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One message. `refusal` to `function_call` are those of an answer that a client sends back as it came."""
 
-    role: str
-    content: str | list[ContentPart] | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: Annotated[list[CallInHistory], Meta(description="of an assistant's message")] | None = None
-    reasoning_content: Annotated[str, Meta(description="what an assistant thought before it answered")] | None = None
-    reasoning: Annotated[str, Meta(description="the same by its newer name")] | None = None
+    role: Annotated[str, says("`system`, `developer` (the same as `system`), `user`, `assistant`, `tool`")]
+    content: Annotated[str | list[ContentPart] | None, says("a text, or parts of type `text`, joined by a newline")] = (
+        None
+    )
+    name: Annotated[str | None, says("handed to the model's chat template")] = None
+    tool_call_id: Annotated[str | None, says("handed to the model's chat template")] = None
+    refusal: Annotated[Any, says("only empty")] = None
+    annotations: Annotated[Any, says("only empty")] = None
+    audio: Annotated[Any, says("only empty")] = None
+    function_call: Annotated[Any, says("only empty")] = None
+    tool_calls: Annotated[list[CallInHistory] | None, says("of an assistant's message")] = None
+    reasoning_content: Annotated[str | None, says("what an assistant thought before it answered")] = None
+    reasoning: Annotated[str | None, says("the same by its newer name")] = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/chat/completions`."""
 
-    OFFERED: ClassVar = frozenset({"tools", "tool_choice"})
+    OFFERED: ClassVar = frozenset({"parallel_tool_calls", "tools", "tool_choice"})
 
-    messages: list[ChatMessage]
-    tools: Annotated[list[ToolDefinition], Meta(description="functions that the model may call")] | None = None
-    tool_choice: Annotated[str | NamedTool, Meta(description="auto, none, required, or a function")] | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(description="more variables for the chat template")] | None = (
-        None
-    )
-    include_reasoning: Annotated[bool, Meta(description="reasoning is part of the answer; default true")] | None = None
-    max_completion_tokens: Annotated[int, Meta(description="OpenAI's newer name of max_tokens")] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(description="alternatives per token, up to 20; needs logprobs")] | None = None
-    audio: Any = None
-    function_call: Any = None
-    functions: Any = None
-    modalities: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
+    messages: Annotated[list[ChatMessage], says("1 to 4096 messages")]
+    tools: Annotated[list[ToolDefinition] | None, says("functions that the model may call")] = None
+    tool_choice: Annotated[
+        str | NamedTool | None, says("`auto`, `none`, `required`, or one function", "`auto` with tools, else `none`")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
+    add_generation_prompt: Annotated[
+        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
+    ] = None
+    continue_final_message: Annotated[
+        bool | None,
+        says(
+            "the answer goes on with the last message, an assistant's; not with `add_generation_prompt` true",
+            False,
+        ),
+    ] = None
+    add_special_tokens: Annotated[
+        bool | None, says("false: no BOS but the one that the chat template writes", True)
+    ] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    include_reasoning: Annotated[bool | None, says("reasoning is part of the answer", True)] = None
+    max_completion_tokens: Annotated[
+        int | None, says("OpenAI's newer name of `max_tokens`; both only with one value")
+    ] = None
+    logprobs: Annotated[bool | None, says("log-probabilities of the tokens of the answer", False)] = None
+    top_logprobs: Annotated[int | None, says("0 to 20 alternatives per token; needs `logprobs`", 0)] = None
+    audio: Annotated[Any, says("only text is written")] = None
+    function_call: Annotated[Any, says("OpenAI's older name of `tool_choice`")] = None
+    functions: Annotated[Any, says("OpenAI's older name of `tools`")] = None
+    modalities: Annotated[Any, says("only text is written")] = None
+    reasoning_effort: Annotated[Any, says("how long a model thinks before it answers")] = None
+    verbosity: Annotated[Any, says("how long an answer is")] = None
+    web_search_options: Annotated[Any, says("there is no search")] = None
+    echo: Annotated[bool | None, says("no part of the chat is repeated in the answer")] = None
+    chat_template: Annotated[Any, says("a template comes with the model alone")] = None
+    documents: Annotated[Any, says("see `chat_template_kwargs`")] = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`POST /tokenize`: either `prompt` or `messages`."""
 
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = None
-    add_special_tokens: Annotated[bool, Meta(description="a prompt gets the model's BOS; default true")] | None = None
-    add_generation_prompt: Annotated[bool, Meta(description="of the chat template; default true")] | None = None
-    return_token_strs: bool | None = None
+    model: Annotated[str | None, says("name of the served model", "the served model")] = None
+    prompt: Annotated[str | None, says("as in `/v1/completions`")] = None
+    messages: Annotated[list[ChatMessage] | None, says("as in a chat; either this or `prompt`")] = None
+    add_special_tokens: Annotated[bool | None, says("a prompt gets the model's BOS, if it has one", True)] = None
+    add_generation_prompt: Annotated[bool | None, says("of the chat template", True)] = None
+    return_token_strs: Annotated[bool | None, says("`token_strs` in the answer", False)] = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`POST /detokenize`."""
 
-    tokens: list[int]
-    model: str | None = None
-    skip_special_tokens: Annotated[bool, Meta(description="default false: control tokens are spelled")] | None = None
+    tokens: Annotated[list[int], says("token ids")]
+    model: Annotated[str | None, says("name of the served model", "the served model")] = None
+    skip_special_tokens: Annotated[bool | None, says("control tokens have no text; else they are spelled", False)] = (
+        None
+    )
 
 
 def unsupported(field: str) -> InvalidRequest:

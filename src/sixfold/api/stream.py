@@ -1,7 +1,7 @@
 """Server-sent events: one write per stream and step, of bytes that are mostly made beforehand.
 
 data: {"id":...,"choices":[{"index":0,"delta":{"content":" wor"},...}]}\\n\\n       (per choice and step)
-: keep-alive\\n\\n                                                                (every 15 s without an event)
+: keep-alive\\n\\n                                                       (--stream-keep-alive-s without an event)
 data: {"error":{...}}\\n\\n                                                       (a fault after the first byte)
 data: [DONE]\\n\\n                                                                (always the last)
 
@@ -23,9 +23,8 @@ from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
 
-__all__ = ["DONE", "KEEP_ALIVE_S", "Renderer", "event", "stream"]
+__all__ = ["DONE", "Renderer", "event", "stream"]
 
-KEEP_ALIVE_S = 15.0
 DONE = b"data: [DONE]\n\n"
 PING = b": keep-alive\n\n"
 PIECE_BYTES = 1 << 14
@@ -119,6 +118,7 @@ class _Outlet:
     def __init__(self, call: Call, renderer: Renderer) -> None:
         self._renderer = renderer
         self._connection = call.connection
+        self._interval_s = call.context.config.stream_keep_alive_s
         self._kept = bytearray()
         self._wrote = False
 
@@ -155,4 +155,4 @@ class _Outlet:
         self._arm()
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)

@@ -9,6 +9,7 @@ import msgspec
 
 from sixfold.api.errors import clip
 from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
+from sixfold.api.structured_fields import JsonSchemaFormat, ResponseFormat, StructuredOutputsField
 from sixfold.api.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
@@ -20,7 +21,9 @@ MAX_SUGGESTED_CHARS = 64
 CLOSE = 0.75
 """Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
 
-OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")}
+OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")} | {
+    "schema": "json_schema"
+}
 """Other APIs' names that are too far from ours to be found by their letters."""
 
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
@@ -29,7 +32,9 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _TAG = re.compile(r"^Invalid value '(.*)'$", re.DOTALL)
 _TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
-_WHOLE_FIELDS = re.compile(r"^(messages\[\d+\]\.content|logit_bias|metadata)\b.*", re.DOTALL)
+_WHOLE_FIELDS = re.compile(
+    r"^(messages\[\d+\]\.content|logit_bias|metadata|response_format(?=\.json_schema\.schema))\b.*", re.DOTALL
+)
 
 _WORDS = {
     "int": "an integer",
@@ -49,6 +54,9 @@ _INSIDE: dict[str, type[msgspec.Struct]] = {
     "function": FunctionDefinition,
     "tool_calls": CallInHistory,
     "tool_choice": NamedTool,
+    "response_format": ResponseFormat,
+    "json_schema": JsonSchemaFormat,
+    "structured_outputs": StructuredOutputsField,
 }
 """The last name of a path -> the objects found there. A request's own `INSIDE` replaces it."""
 

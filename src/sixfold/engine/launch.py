@@ -354,7 +354,9 @@ def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:
 
 
 def _scripted_backend(config: Config) -> ScriptedBackend:
+    from sixfold.executor.grammar_vocabulary import vocabulary_of
     from sixfold.executor.scripted import ScriptedBackend
+    from sixfold.structured import MatcherFactory
     from sixfold.text.script import script_ids
 
     script = load_script(config.executor.script)
@@ -369,6 +371,7 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
         max_model_len=config.model.max_model_len,
         script=script_ids(script.script, tokenizer),
         step_s=script.step_ms / 1e3,
+        grammars=MatcherFactory(lambda: vocabulary_of(tokenizer, tokenizer.n_vocab)),
     )
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sixfold.config import Config
 from sixfold.errors import DoesNotFit
+from sixfold.executor.grammar_vocabulary import read_vocabulary
 from sixfold.executor.native import kernels, models
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
@@ -25,6 +26,7 @@ from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, SlotAdmit, Toke
 from sixfold.model_file import open_model
 from sixfold.sampler import Sampler
 from sixfold.sampler.kernels import find_native
+from sixfold.structured import MatcherFactory
 
 __all__ = ["NativeBackend"]
 
@@ -34,13 +36,13 @@ Indices = npt.NDArray[np.intp]
 class NativeBackend:
     """Weights, KV memory, compute threads and the sampler of one worker."""
 
-    def __init__(self, model: models.Model, config: Config) -> None:
+    def __init__(self, model: models.Model, config: Config, grammars: MatcherFactory | None = None) -> None:
         max_slots = config.scheduler.max_num_seqs
         self._model = model
         self._pool = model.pool
         self._kv = model.kv_cache(config.cache.num_kv_blocks, config.cache.kv_cache_dtype)
         self._program = model.program(self._kv, config.scheduler.max_num_batched_tokens)
-        self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool))
+        self._sampler = Sampler(max_slots, model.vocab, kernels=find_native(self._pool), grammars=grammars)
         self._prompt_logprobs: dict[int, int] = {}
         self._logits = np.empty((max_slots, model.vocab), np.float32)
         self._absent = np.array(model.config.absent_ids, np.intp)
@@ -68,7 +70,7 @@ class NativeBackend:
             file, pool, activations=config.executor.activations, max_positions=config.model.max_model_len
         )
         try:
-            return cls(model, config)
+            return cls(model, config, MatcherFactory(lambda: read_vocabulary(config, model.vocab)))
         except MemoryError as e:
             raise DoesNotFit(
                 f"{config.cache.num_kv_blocks} KV blocks do not fit into memory", param="--num-kv-blocks"
@@ -103,6 +105,7 @@ class NativeBackend:
         out_ids = np.empty(len(greedy), np.int32)
         out_nan = np.empty(len(greedy), np.uint8)
         logits = self._logit_rows(len(greedy) - int(greedy.sum()))
+        self._sampler.begin(step.slots[sampled[wants_logits]])
         self._program.run(
             token_ids,
             positions,
@@ -154,6 +157,7 @@ class NativeBackend:
 
     def close(self) -> None:
         """Give back memory and threads: they belong to these objects. Idempotent; nothing runs afterwards."""
+        self._sampler.close()
         for owner in ("_program", "_kv", "_model", "_pool", "_logits"):
             self.__dict__.pop(owner, None)
 

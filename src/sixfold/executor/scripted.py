@@ -22,6 +22,7 @@ from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, WorkerFacts
 from sixfold.sampler import Sampler
+from sixfold.structured import MatcherFactory
 from sixfold.text.script import FAULT
 
 __all__ = ["ScriptedBackend"]
@@ -38,6 +39,7 @@ class ScriptedBackend:
         end_id: token after the end of a script.
         script: for slots that bring none; empty is the default stream.
         step_s: seconds that a step takes, for tests that need a slow model.
+        grammars: as the sampler's.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ScriptedBackend:
         max_model_len: int,
         script: tuple[int, ...] = (),
         step_s: float = 0.0,
+        grammars: MatcherFactory | None = None,
     ) -> None:
         self.facts = WorkerFacts(os.getpid(), num_blocks, max_slots, max_model_len, "scripted", 0, 0)
         self._n_vocab = n_vocab
@@ -58,7 +61,7 @@ class ScriptedBackend:
         self._end_id = end_id
         self._script = script
         self._step_s = step_s
-        self._sampler = Sampler(max_slots, n_vocab)
+        self._sampler = Sampler(max_slots, n_vocab, grammars=grammars)
         self._admits: dict[int, SlotAdmit] = {}
 
     def free(self, slot: int) -> None:
@@ -84,6 +87,7 @@ class ScriptedBackend:
         return drawn
 
     def close(self) -> None:
+        self._sampler.close()
         self._admits.clear()
 
     def _draw(self, step: StepArrays, slots: Slots, rows: npt.NDArray[np.intp], drawn: Drawn) -> None:

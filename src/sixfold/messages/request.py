@@ -31,6 +31,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Token id -> added to its logit; -100 and below forbid, +100 all but forces."""
     allowed_token_ids: tuple[int, ...] = ()
     """Empty means all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output never completes: the last token cannot be drawn behind the others."""
     logprobs: int | None = None
     """Number of alternatives to report beside the chosen token; None reports nothing."""
     min_tokens: int = 0

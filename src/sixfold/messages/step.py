@@ -34,6 +34,10 @@ class RowStatus:
     """The logits of this row hold NaN or no finite value: only this request fails."""
     SCRIPT_FAULT = 2
     """Scripted executor: the script asked for a failure here."""
+    GRAMMAR_FAULT = 3
+    """The row's grammar hit a limit: what it allows is not known."""
+    NOTHING_ALLOWED = 4
+    """Grammar, bias and the wait for `min_tokens` together leave this row no token."""
 
 
 class SlotAdmit(msgspec.Struct, frozen=True, kw_only=True):

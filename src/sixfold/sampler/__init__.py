@@ -2,7 +2,8 @@
 
     0  log-probabilities are those of the raw logits, before any of the following
     1  logit bias         added; -100 and below forbid the token
-    2  allowed tokens     everything outside the list is forbidden; so are stop tokens before `min_tokens`
+    2  allowed tokens     everything outside the list is forbidden; so are stop tokens before `min_tokens`, the last
+                          token of a bad word behind its others, and what the grammar does not allow
     3  penalties          repetition over prompt and output, then frequency and presence over the output
     4  temperature        0 ends here: the highest logit, ties to the lowest id
     5  top-k              the k highest, ties to the lowest id
@@ -14,7 +15,8 @@ The random number of a token is a function of (seed, choice, absolute position) 
 its own row's logits and on nothing else: probabilities are integers (see weights.py), so every sum is exact, and the
 native kernels and the NumPy reference agree on every row and not only on most.
 
-Runs in: worker process. Owns: per slot, sampling parameters and penalty counts. May import: messages, errors.
+Runs in: worker process. Owns: per slot, sampling parameters, penalty counts, grammar.
+May import: structured, messages, errors.
 Start reading at: reference.py (one row, step by step), then sampler.py (slots, batches).
 """
 

@@ -1,5 +1,7 @@
 """Steps 1 to 3 for one slot: logit bias, forbidden tokens and penalties, as lists of ids to patch in a row of logits.
 
+A bad word of one token is forbidden always, one of several while the output ends with all of it but the last.
+
 Penalties follow vLLM's meaning: the repetition penalty sees prompt and output, the other two see the output alone.
 """
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from sixfold.messages import Sampling
 
-__all__ = ["Adjustments", "PenaltyCounts"]
+__all__ = ["Adjustments", "BadWords", "PenaltyCounts"]
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -70,6 +72,37 @@ class PenaltyCounts:
         return self._counts[: self._n]
 
 
+class BadWords:
+    """Which tokens would complete a forbidden sequence of several.
+
+    Args:
+        words: the sequences, two tokens at least.
+        output: ids drawn so far. What the prompt ends with does not count.
+    """
+
+    __slots__ = ("_by_last", "_n_tail", "_tail")
+
+    def __init__(self, words: Sequence[tuple[int, ...]], output: Sequence[int]) -> None:
+        self._by_last: dict[int, list[tuple[int, ...]]] = {}  # last but one token of a word -> its words
+        for word in words:
+            self._by_last.setdefault(word[-2], []).append(word)
+        self._n_tail = max(len(word) for word in words) - 1
+        self._tail = list(output[-self._n_tail :])
+
+    def add(self, token_id: int) -> None:
+        """A token was drawn."""
+        self._tail.append(token_id)
+        if len(self._tail) > self._n_tail:
+            del self._tail[0]
+
+    def completing(self) -> list[int]:
+        """The tokens that cannot come next."""
+        tail = self._tail
+        if not tail:
+            return []
+        return [word[-1] for word in self._by_last.get(tail[-1], ()) if tuple(tail[1 - len(word) :]) == word[:-1]]
+
+
 class Adjustments:
     """What a slot's sampling does to its logits before the temperature.
 
@@ -80,6 +113,7 @@ class Adjustments:
 
     __slots__ = (
         "_allowed",
+        "_bad_words",
         "_bias",
         "_bias_ids",
         "_forbidden",
@@ -95,7 +129,11 @@ class Adjustments:
         bias = {i: value for i, value in sampling.logit_bias.items() if value > FORBID_AT}
         self._bias_ids: Ids = np.fromiter(bias.keys(), np.int32, len(bias))
         self._bias: Floats = np.fromiter(bias.values(), np.float32, len(bias))
-        self._forbidden: Ids = np.array([i for i, v in sampling.logit_bias.items() if v <= FORBID_AT], np.int32)
+        forbidden = {i for i, v in sampling.logit_bias.items() if v <= FORBID_AT}
+        forbidden.update(word[0] for word in sampling.bad_words if len(word) == 1)
+        self._forbidden: Ids = np.array(sorted(forbidden), np.int32)
+        long_words = [word for word in sampling.bad_words if len(word) > 1]
+        self._bad_words = BadWords(long_words, output) if long_words else None
         self._allowed: Ids = np.array(sorted(set(sampling.allowed_token_ids)), np.int32)
         self._stop_ids: Ids = np.array(sampling.stop_token_ids, np.int32)
         self._min_tokens = sampling.min_tokens if sampling.stop_token_ids else 0
@@ -111,7 +149,7 @@ class Adjustments:
     def lasting(self) -> bool:
         """The logits change at every token, not only before `min_tokens`."""
         lists = (self._bias_ids, self._forbidden, self._allowed)
-        return self._penalties is not None or any(len(ids) > 0 for ids in lists)
+        return self._penalties is not None or self._bad_words is not None or any(len(ids) > 0 for ids in lists)
 
     def pending(self, n_generated: int) -> bool:
         """The logits change at the token that follows `n_generated` ones."""
@@ -121,6 +159,8 @@ class Adjustments:
         """A token was drawn."""
         if self._penalties is not None:
             self._penalties.add(token_id)
+        if self._bad_words is not None:
+            self._bad_words.add(token_id)
 
     def apply(self, row: Floats, n_generated: int) -> None:
         """Change a row of logits [n_vocab] in place, for the token that follows `n_generated` ones."""
@@ -134,6 +174,8 @@ class Adjustments:
             row[self._allowed] = kept
         if n_generated < self._min_tokens:
             row[self._stop_ids] = NEGATIVE_INFINITY
+        if self._bad_words is not None:
+            row[self._bad_words.completing()] = NEGATIVE_INFINITY
         if self._penalties is not None:
             self._penalize(row, self._penalties)
 

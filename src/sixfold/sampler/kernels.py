@@ -6,7 +6,7 @@ Everything here takes many rows at once and knows nothing of slots.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,16 @@ import numpy.typing as npt
 from sixfold.sampler import reference
 from sixfold.sampler.philox import random64
 
-__all__ = ["ROW_PARAMS", "NativeKernels", "NumpyKernels", "RowKernels", "find_native"]
+__all__ = [
+    "NOTHING_ALLOWED",
+    "ROW_PARAMS",
+    "UNUSABLE",
+    "Masks",
+    "NativeKernels",
+    "NumpyKernels",
+    "RowKernels",
+    "find_native",
+]
 
 ROW_PARAMS = np.dtype(
     [
@@ -27,6 +36,19 @@ ROW_PARAMS = np.dtype(
     ]
 )
 """What one row's draw depends on, beside its logits and position. 32 bytes; `RowParams` in native/kernels/sample.h."""
+
+UNUSABLE = -1
+NOTHING_ALLOWED = -2
+
+
+class Masks(NamedTuple):
+    """Which tokens some rows may draw."""
+
+    words: npt.NDArray[np.int32]
+    """[n_masks, ceil(n_vocab / 32)]: bit i % 32 of word i // 32 for token i."""
+    of_row: npt.NDArray[np.int32]
+    """[n_rows] The row's mask; -1: it may draw any token."""
+
 
 Logits = npt.NDArray[np.float32]
 Scores = tuple[npt.NDArray[np.float64], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]
@@ -47,6 +69,12 @@ class RowKernels(Protocol):
             params: [n_rows] of `ROW_PARAMS`.
             positions: [n_rows] absolute index of the token that is drawn.
         """
+
+    def draw_allowed_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64], masks: Masks
+    ) -> npt.NDArray[np.int32]:
+        """The same where some rows have a mask: among the tokens that it allows; `NOTHING_ALLOWED` where none of them
+        has a logit above -inf."""
 
     def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
         """Log-probabilities of raw logits.
@@ -71,12 +99,24 @@ class NumpyKernels:
     def draw_rows(
         self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int32]:
-        out = np.full(len(logits), -1, np.int32)
+        out = np.full(len(logits), UNUSABLE, np.int32)
         for i, row in enumerate(logits):
             p = params[i]
             how = reference.Filter(p["scale"], int(p["top_k"]), float(p["top_p"]), p["min_x"])
             token_id = reference.pick(row, how, random64(int(p["seed"]), int(p["choice"]), int(positions[i])))
-            out[i] = -1 if token_id is None else token_id
+            out[i] = UNUSABLE if token_id is None else token_id
+        return out
+
+    def draw_allowed_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64], masks: Masks
+    ) -> npt.NDArray[np.int32]:
+        masked = logits.copy()
+        for i in np.flatnonzero(masks.of_row >= 0):
+            bits = np.unpackbits(masks.words[masks.of_row[i]].view(np.uint8), bitorder="little")
+            masked[i, bits[: logits.shape[1]] == 0] = -np.inf
+        out = self.draw_rows(masked, params, positions)
+        out[(out == UNUSABLE) & (masks.of_row >= 0)] = NOTHING_ALLOWED
+        out[self.usable_rows(logits) == 0] = UNUSABLE
         return out
 
     def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:
@@ -113,6 +153,14 @@ class NativeKernels:
         out = np.empty(len(logits), np.int32)
         records = params.view(np.uint8).reshape(len(params), ROW_PARAMS.itemsize)
         self._module.draw_rows(self._pool, logits, records, positions, out)
+        return out
+
+    def draw_allowed_rows(
+        self, logits: Logits, params: npt.NDArray[np.void], positions: npt.NDArray[np.int64], masks: Masks
+    ) -> npt.NDArray[np.int32]:
+        out = np.empty(len(logits), np.int32)
+        records = params.view(np.uint8).reshape(len(params), ROW_PARAMS.itemsize)
+        self._module.draw_allowed_rows(self._pool, logits, records, positions, masks.words, masks.of_row, out)
         return out
 
     def score_rows(self, logits: Logits, targets: npt.NDArray[np.int32], n_top: int) -> Scores:

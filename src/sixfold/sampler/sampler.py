@@ -9,15 +9,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sixfold.errors import ProtocolError
 from sixfold.messages import RowStatus, Sampling, SlotAdmit, TokenLogprobs
 from sixfold.sampler.adjustments import Adjustments
-from sixfold.sampler.kernels import ROW_PARAMS, NumpyKernels, RowKernels, find_native
+from sixfold.sampler.grammar_slots import GrammarSlots
+from sixfold.sampler.kernels import NOTHING_ALLOWED, ROW_PARAMS, UNUSABLE, Masks, NumpyKernels, RowKernels, find_native
 from sixfold.sampler.reference import LOGPROB_FLOOR
 from sixfold.sampler.weights import LOG2_E
+from sixfold.structured import MatcherFactory
 
 __all__ = ["Draws", "Sampler"]
 
 Indices = Sequence[int] | npt.NDArray[np.integer]
+
+_GRAMMAR_FAILED = -3
+_STATUS = np.zeros(4, np.uint8)
+"""By the negative entry that a kernel gives for a token, counted from the end."""
+_STATUS[UNUSABLE] = RowStatus.NAN_LOGITS
+_STATUS[NOTHING_ALLOWED] = RowStatus.NOTHING_ALLOWED
+_STATUS[_GRAMMAR_FAILED] = RowStatus.GRAMMAR_FAULT
 
 TEMPERATURE_MIN = 1e-6
 """Lower temperatures, except 0, count as this one: its inverse is finite in float32."""
@@ -37,7 +47,7 @@ class Draws(NamedTuple):
 class _Slot:
     """One choice's state. `n_generated` and the penalty counts advance in `Sampler.observe` alone."""
 
-    __slots__ = ("adjustments", "n_generated", "n_logprobs", "n_prompt")
+    __slots__ = ("adjustments", "has_grammar", "n_generated", "n_logprobs", "n_prompt")
 
     def __init__(self, admit: SlotAdmit) -> None:
         n_prompt = admit.n_prompt_original
@@ -45,7 +55,13 @@ class _Slot:
         self.n_prompt = n_prompt
         self.n_generated = len(output)
         self.n_logprobs = admit.sampling.logprobs
+        self.has_grammar = bool(admit.sampling.grammar)
         self.adjustments = Adjustments(admit.sampling, prompt, output)
+
+    @property
+    def is_special(self) -> bool:
+        """The next token needs work beside the draw: adjustments, a grammar or logprobs."""
+        return self.has_grammar or self.n_logprobs is not None or self.adjustments.pending(self.n_generated)
 
 
 class Sampler:
@@ -55,27 +71,42 @@ class Sampler:
         max_slots: slots are in [0, max_slots).
         n_vocab: width of the logits.
         kernels: the row kernels; None takes the compiled ones where they exist, else NumPy.
+        grammars: makes the matchers of slots whose sampling has a grammar; None where no slot has one.
     """
 
-    def __init__(self, max_slots: int, n_vocab: int, *, kernels: RowKernels | None = None) -> None:
+    def __init__(
+        self,
+        max_slots: int,
+        n_vocab: int,
+        *,
+        kernels: RowKernels | None = None,
+        grammars: MatcherFactory | None = None,
+    ) -> None:
         self._n_vocab = n_vocab
+        self._grammars = None if grammars is None else GrammarSlots(max_slots, n_vocab, grammars)
         self._kernels: RowKernels = kernels or find_native() or NumpyKernels()
         self._slots: list[_Slot | None] = [None] * max_slots
         self._params: npt.NDArray[np.void] = np.zeros(max_slots, ROW_PARAMS)
         self._random = np.zeros(max_slots, np.bool_)  # slot -> temperature above 0
-        self._special = np.zeros(max_slots, np.bool_)  # slot -> needs work beside the draw: adjustments or logprobs
+        self._special = np.zeros(max_slots, np.bool_)  # slot -> `_Slot.is_special`
 
     def admit(self, slot: int, admit: SlotAdmit) -> None:
         """Start, resume or replay a choice in a slot; whatever the slot held is forgotten."""
         state = _Slot(admit)
+        if self._grammars is not None:
+            self._grammars.admit(slot, admit.sampling, admit.token_ids[admit.n_prompt_original :])
+        elif state.has_grammar:
+            raise ProtocolError("a grammar for a worker without a vocabulary")
         self._slots[slot] = state
         self._params[slot] = _row_params(admit.sampling, admit.choice)
         self._random[slot] = admit.sampling.temperature != 0
-        self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+        self._special[slot] = state.is_special
 
     def free(self, slot: int) -> None:
         """Forget a slot; a free one stays free."""
         self._slots[slot] = None
+        if self._grammars is not None:
+            self._grammars.free(slot)
         self._random[slot] = self._special[slot] = False
 
     def needs_logits(self, slot: int) -> bool:
@@ -87,6 +118,12 @@ class Sampler:
         index = np.asarray(slots, np.intp)
         needed: npt.NDArray[np.bool_] = self._random[index] | self._special[index]
         return needed
+
+    def begin(self, slots: Indices) -> None:
+        """What can be done for the draws of these slots before their logits are there: their grammars' masks, beside
+        the caller. `sample` of the same slots must follow, and nothing else before it."""
+        if self._grammars:
+            self._grammars.begin(_ints(slots))
 
     def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
         """Draw one token for each row.
@@ -105,9 +142,9 @@ class Sampler:
             logits = logits.copy()
         for i in special:
             self._adjust(i, self._state(int(slot_index[i])), logits[i], int(position[i]), raw, unusable)
-        token_ids = self._kernels.draw_rows(logits, self._params[slot_index], position)
-        token_ids[unusable] = -1
-        status = np.where(token_ids < 0, RowStatus.NAN_LOGITS, RowStatus.OK).astype(np.uint8)
+        token_ids = self._pick(slot_index, logits, position)
+        token_ids[unusable] = UNUSABLE
+        status = _STATUS[np.minimum(token_ids, 0)]
         logprobs: dict[int, TokenLogprobs] = {}
         for i in special:
             n_top = self._state(int(slot_index[i])).n_logprobs
@@ -116,6 +153,24 @@ class Sampler:
                 row = logits[i] if row is None else row
                 logprobs[i] = self.score(row[np.newaxis], token_ids[i : i + 1], n_top)[0]
         return Draws(token_ids, status, logprobs)
+
+    def _pick(
+        self, slots: npt.NDArray[np.intp], logits: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        """[n_rows] The tokens; a negative entry of `_STATUS` where there is none."""
+        params = self._params[slots]
+        if not self._grammars:
+            return self._kernels.draw_rows(logits, params, positions)
+        each = slots.tolist()
+        words, mask_of = self._grammars.masks(each)
+        if not mask_of:
+            return self._kernels.draw_rows(logits, params, positions)
+        of_row = np.array([mask_of.get(slot, -1) for slot in each], np.int32)
+        token_ids = self._kernels.draw_allowed_rows(logits, params, positions, Masks(words, of_row))
+        for i in np.flatnonzero(of_row >= 0).tolist():
+            if self._grammars.failed(each[i]):
+                token_ids[i] = _GRAMMAR_FAILED
+        return token_ids
 
     def observe(self, slots: Indices, token_ids: Indices) -> None:
         """Advance the slots by one drawn token each, greedy ones included. Rows with a negative id are skipped."""
@@ -126,7 +181,9 @@ class Sampler:
             state.n_generated += 1
             if self._special[slot]:
                 state.adjustments.observe(token_id)
-                self._special[slot] = state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
+                if state.has_grammar and self._grammars is not None:
+                    self._grammars.observe(slot, token_id)
+                self._special[slot] = state.is_special
 
     def score(self, logits: npt.NDArray[np.float32], targets: Indices, n_top: int) -> list[TokenLogprobs]:
         """Log-probabilities of given tokens under raw logits; for the prompt, and for drawn tokens.
@@ -153,12 +210,15 @@ class Sampler:
         """[n_rows] Whether a row of raw logits holds no NaN and its highest value is finite."""
         return self._kernels.usable_rows(logits).astype(np.bool_)
 
+    def close(self) -> None:
+        """End what runs beside the caller. Idempotent."""
+        if self._grammars is not None:
+            self._grammars.close()
+
     def check(self) -> None:
         """Raise AssertionError when the two views of a slot disagree."""
         for slot, state in enumerate(self._slots):
-            expected = state is not None and (
-                state.n_logprobs is not None or state.adjustments.pending(state.n_generated)
-            )
+            expected = state is not None and state.is_special
             assert self._special[slot] == expected, f"slot {slot}"
 
     def _state(self, slot: int) -> _Slot:

@@ -10,6 +10,9 @@ __all__ = ["end_after", "fault", "last_delta", "token_delta"]
 FAULTS = {
     RowStatus.NAN_LOGITS: "the model produced no usable logits for this request",
     RowStatus.SCRIPT_FAULT: "the script asked for a failure here",
+    RowStatus.GRAMMAR_FAULT: "the structured output reached a limit of its grammar: the grammar is too complex",
+    RowStatus.NOTHING_ALLOWED: "no token is left to draw: structured output, logit_bias, stop_token_ids and min_tokens "
+    "together forbid all of them",
 }
 
 

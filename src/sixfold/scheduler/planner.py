@@ -34,6 +34,10 @@ from sixfold.scheduler.slots import SlotTable
 
 __all__ = ["Planner"]
 
+MAX_SCORED_TOKENS = 256
+"""Of prompts whose log-probabilities are wanted, in one step: the worker holds a row of logits for each, which are
+268 MB with a vocabulary of 262144."""
+
 _by_key = attrgetter("key")
 _by_last_turn = attrgetter("last_turn")
 
@@ -56,6 +60,7 @@ class _Draft:
     def __init__(self, step_id: int, n_tokens: int, n_blocks: int) -> None:
         self.plan = Plan(step_id)
         self.n_tokens_left = n_tokens
+        self.n_scored_left = MAX_SCORED_TOKENS
         self.n_blocks_left = n_blocks
         self.n_blocks_coming = 0
         """Blocks of leaving sequences that nobody waits for yet."""
@@ -157,26 +162,39 @@ class Planner:
 
     def _serve_chunk(self, draft: _Draft, sequence: Sequence) -> None:
         """The next part of a running prompt, cut to the tokens and blocks that are left."""
-        if sequence in draft.plan.preempted:
+        n_tokens = self._n_tokens_for(draft, sequence)
+        if sequence in draft.plan.preempted or not n_tokens:
             return
         start, n_blocks = sequence.n_planned, len(sequence.table.blocks)
         if start == n_blocks * self._kv.block_size and not self._find_block(draft, sequence):
             return
         n_room = (n_blocks + draft.n_blocks_left) * self._kv.block_size - start
-        end = start + min(sequence.n_pending, draft.n_tokens_left, n_room)
+        end = start + min(sequence.n_pending, n_tokens, n_room)
         self._add_row(draft, Row(sequence.table, start, end, sequence=sequence), self._kv.blocks_for(end) - n_blocks)
 
     def _serve_admission(self, draft: _Draft, sequence: Sequence) -> None:
+        n_tokens = self._n_tokens_for(draft, sequence)
+        if not n_tokens:
+            return
         prefix, parent = self._prefix(draft, sequence)
         start = prefix.n_tokens
-        end = min(sequence.n_pending, start + draft.n_tokens_left)
+        end = min(sequence.n_pending, start + n_tokens)
         n_blocks = self._kv.blocks_for(end) - len(prefix.blocks) + prefix.n_idle
         row = Row(sequence.table, start, end, prefix, sequence=sequence, fork_parent=parent)
         self._add_row(draft, row, n_blocks)
 
     @staticmethod
+    def _n_tokens_for(draft: _Draft, sequence: Sequence) -> int:
+        """What the step has left for a prompt."""
+        if sequence.prompt_logprobs is None:
+            return draft.n_tokens_left
+        return min(draft.n_tokens_left, draft.n_scored_left)
+
+    @staticmethod
     def _add_row(draft: _Draft, row: Row, n_blocks: int) -> None:
         draft.plan.rows.append(row)
+        if row.sequence.prompt_logprobs is not None:
+            draft.n_scored_left -= row.end - row.start
         draft.n_tokens_left -= row.end - row.start
         draft.n_blocks_left -= n_blocks
         assert draft.n_tokens_left >= 0 and draft.n_blocks_left >= 0 and row.end > row.start

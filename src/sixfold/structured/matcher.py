@@ -6,18 +6,18 @@ complete. So `is_error()` is asked after everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sixfold.structured.check import limits
 from sixfold.structured.vocabulary import Vocabulary, make_tokenizer
 
 __all__ = ["GrammarError", "Matcher", "MatcherFactory"]
 
-Mask = npt.NDArray[np.int32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class GrammarError(Exception):
@@ -38,7 +38,7 @@ class Matcher:
         """The grammar is satisfied as it stands."""
         return bool(self._matcher.is_accepting())
 
-    def mask(self, out: Mask) -> None:
+    def mask(self, out: npt.NDArray[np.int32]) -> None:
         """Write which tokens may come next: bit i % 32 of word i // 32 for token i.
 
         Raises:
@@ -64,16 +64,24 @@ class Matcher:
 
 
 class MatcherFactory:
-    """Makes matchers for one vocabulary; the library's tables are built with the first."""
+    """Makes matchers for one vocabulary; vocabulary and the library's tables are made with the first.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    Args:
+        read: gives the vocabulary.
+    """
+
+    def __init__(self, read: Callable[[], Vocabulary]) -> None:
+        self._read = read
         self._tokenizer: Any = None
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        return self._read()
 
     def prepare(self) -> None:
         """Build the tables now."""
         if self._tokenizer is None:
-            self._tokenizer = make_tokenizer(self._vocabulary)
+            self._tokenizer = make_tokenizer(self.vocabulary)
 
     def __call__(self, grammar: str) -> Matcher:
         """Raises: GrammarError: it cannot be used."""

@@ -15,6 +15,7 @@ from urllib.parse import urlparse
 import pytest
 from tests.e2e.serving import Server
 
+from sixfold.api.openapi import OPERATIONS, statuses
 from sixfold.api.server import ApiServer
 from sixfold.config import ApiConfig
 from sixfold.text import Tokenizer, byte_tokenizer
@@ -60,6 +61,14 @@ class Answer(NamedTuple):
         return events
 
 
+def check_documented(method: str, path: str, status: int) -> None:
+    """No answer has a status that `/openapi.json` does not tell."""
+    path = "/v1/models/{id}" if path.startswith("/v1/models/") else path.partition("?")[0]
+    for op in OPERATIONS:
+        if (op.method.upper(), op.path) == (method, path):
+            assert status in statuses(op), f"{method} {path} answers {status}"
+
+
 class Target:
     """A server under test; `fake` is its engine where that is not a real one."""
 
@@ -87,6 +96,7 @@ class Target:
             sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers or {}
             connection.request(method, path, body, sent)
             response = connection.getresponse()
+            check_documented(method, path, response.status)
             return Answer(response.status, response.headers, response.read())
         finally:
             connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,14 @@ class FakeHandle:
             if len(self._over) == request.n:
                 return
             await asyncio.sleep(self.engine.step_s)
+            if request.deadline_s is not None and time.monotonic() > request.deadline_s:
+                for choice in set(range(request.n)) - self._over:
+                    self._end(choice, "timeout")
+                    self._arrived.append(
+                        TokenDelta(uid=request.uid, choice=choice, first_index=k + 1, finish=Finish("timeout"))
+                    )
+                self._deliver()
+                return
 
     def _delta(self, choice: int, k: int) -> TokenDelta:
         request, sampling = self.request, self.request.sampling

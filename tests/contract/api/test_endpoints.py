@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sixfold import __version__
 from sixfold.api.app import ROUTES
-from sixfold.api.openapi import OPERATIONS
+from sixfold.api.decoding import decode
+from sixfold.api.openapi import OPERATIONS, Operation, statuses
 from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 from .conftest import Target, eventually
@@ -137,8 +138,20 @@ def test_openapi_describes_every_route(target: Target) -> None:
     schemas = document["components"]["schemas"]
     assert schemas["ChatRequest"]["additionalProperties"] is False
     assert schemas["ChatRequest"]["required"] == ["messages"]
+    for op in OPERATIONS:
+        described = document["paths"][op.path][op.method]
+        assert {int(status) for status in described["responses"]} == set(statuses(op))
+    temperature = schemas["ChatRequest"]["properties"]["temperature"]
+    assert temperature["default"] == 1.0 and "greedy" in temperature["description"]
     refs = {word for word in json.dumps(document).split('"') if word.startswith("#/components/schemas/")}
     assert refs and all(ref.rsplit("/", 1)[1] in schemas for ref in refs)
+
+
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op.examples], ids=lambda op: op.path)
+def test_examples_in_the_description_are_accepted(target: Target, op: Operation) -> None:
+    for example in op.examples.values():
+        assert op.request is not None and decode(op.request, json.dumps(example).encode())
+        assert target.request(op.method.upper(), op.path, json.dumps(example).encode()).status == 200
 
 
 def test_O50_metrics_parse_and_only_rise(target: Target) -> None:

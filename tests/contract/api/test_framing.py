@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sixfold.api import stream
 from sixfold.errors import ProtocolError
 
 from .conftest import Target, eventually, post_bytes
@@ -90,11 +89,10 @@ def test_a_broken_engine_is_a_500_without_internals(serve: Any) -> None:
         assert answer.headers["x-request-id"] in answer.error["message"]
 
 
-def test_keep_alive_comments_while_nothing_comes(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.05)
+def test_keep_alive_comments_while_nothing_comes(serve: Any) -> None:
     fake = FakeEngine()
     fake.prefill_s = 0.3
-    target, _ = serve(fake)
+    target, _ = serve(fake, stream_keep_alive_s=0.05)
     answer = target.chat(script=["a"], stream=True)
     assert answer.body.startswith(b": keep-alive\n\n")
     assert answer.body.count(b": keep-alive\n\n") >= 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.schemas import INERT, UNSUPPORTED, ChatRequest, CompletionRequest
+from sixfold.api.schemas import INERT, UNSUPPORTED, ChatRequest
 
 from .conftest import Answer, Target
 from .fake_engine import CONTEXT, FakeEngine
@@ -209,18 +209,22 @@ def test_O19_a_pair_is_a_character(target: Target) -> None:
 
 @pytest.mark.parametrize("name", sorted(INERT))
 def test_inert_fields_are_accepted(target: Target, name: str) -> None:
-    values = {"metadata": {"a": "b"}, "parallel_tool_calls": True, "store": False, "prediction": {"type": "content"}}
+    values = {
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": True,
+        "prediction": {"type": "content"},
+        "spaces_between_special_tokens": True,
+        "store": False,
+    }
     assert target.chat(script=["a"], **{name: values.get(name, "x")}).status == 200
     assert target.chat(script=["a"], **{name: None}).status == 200
 
 
-CHAT_ONLY = set(ChatRequest.__struct_fields__) - set(CompletionRequest.__struct_fields__)
-
-
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_unsupported_fields_are_refused_by_name(target: Target, name: str) -> None:
-    values = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "best_of": 3, "suffix": "x"}
-    call = target.chat if name in CHAT_ONLY | {"response_format"} else target.complete
+    values = {"best_of": 3, "suffix": "x", "echo": True}
+    in_chat = name in ChatRequest.__struct_fields__ and name not in ChatRequest.OFFERED
+    call = target.chat if in_chat else target.complete
     error = refused(call(**{name: values.get(name, {"x": 1})}), name)
     assert error["code"] == "unsupported_field"
     assert error["message"].endswith("is not supported by this server")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlparse
 
 import pytest
 from tests import chat_templates
+from tests.e2e.serving import Server
 
-from sixfold.text import ChatTemplate
+from sixfold.text import ChatTemplate, byte_tokenizer
 
 from .conftest import Target
 from .fake_engine import FakeEngine
@@ -34,7 +36,7 @@ Serve = Callable[..., Any]
 
 
 def serving(serve: Serve, template: str | None) -> Target:
-    fake = FakeEngine()
+    fake = FakeEngine(max_model_len=8192)
     if template is not None:
         fake.chat_template = ChatTemplate(template, fake.tokenizer)
     target, _ = serve(fake)
@@ -124,13 +126,10 @@ def test_O27_calls_are_the_same_streamed_and_whole(serve: Serve, template: str |
 @pytest.mark.parametrize("n_tokens", [1, 2, 3, 7, 1000])
 def test_O27_whatever_the_tokens_are(serve: Serve, n_tokens: int) -> None:
     text = f"I look.\n{ONE}\n{TWO}"
-    fake = FakeEngine(extra_tokens=tuple({text[i : i + n_tokens] for i in range(0, len(text), n_tokens)} - set(text)))
+    extra = {text[i : i + n_tokens] for i in range(0, len(text), n_tokens)} - set(text)
+    fake = FakeEngine(extra_tokens=tuple(extra), max_model_len=8192)
     target, _ = serve(fake)
     assert both(target, script=[text]) == ("I look.", None, CALLS, "tool_calls")
-
-
-def test_O27_through_all_processes(target: Target) -> None:
-    assert both(target, script=[f"Is it ok{ONE}\n{TWO}"]) == ("Is it ok", None, CALLS, "tool_calls")
 
 
 def test_text_around_calls_is_content(serve: Serve) -> None:
@@ -296,9 +295,7 @@ def test_O28_malformed_arguments_in_replayed_history(serve: Serve, template: str
             answer = target.chat(history(arguments), tools=tools, script=["a"], return_token_ids=True)
             assert answer.status == 200, answer.body
             prompt = target.tokenizer.decode(answer.json["prompt_token_ids"], skip_special=False)
-            assert (
-                f'"weather", "{"parameters" if template == chat_templates.LLAMA else "arguments"}": {shown}' in prompt
-            )
+            assert f'"weather", "{key}": {shown}' in prompt
             assert "rain" in prompt
     answer = target.chat(history(42))
     assert (answer.status, answer.error["param"]) == (400, "messages[1].tool_calls[0].function.arguments")
@@ -423,3 +420,90 @@ def test_choices_that_are_refused(target: Target, choice: Any, param: str) -> No
 def test_completions_have_no_tools(target: Target) -> None:
     assert target.complete(tools=TOOLS).error["param"] == "tools"
     assert json.loads(target.get("/openapi.json").body)["components"]["schemas"]["ToolDefinition"]
+
+
+# ---- calls that must be ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def enforcing() -> Iterator[Target]:
+    """All processes: the scripted executor's tokens go through the real sampler, which follows grammars."""
+    with Server("scripted", "--executor", "scripted", "--max-model-len", "2048") as server:
+        port = urlparse(server.url).port
+        assert port is not None
+        yield Target(port, "scripted", byte_tokenizer())
+
+
+HOUR = {"type": "object", "properties": {"h": {"type": "integer", "minimum": 0, "maximum": 24}}, "required": ["h"]}
+ALARM = {"type": "function", "function": {"name": "alarm", "parameters": HOUR}}
+NOON = {"type": "function", "function": {"name": "noon"}}
+
+
+def test_O27_through_all_processes(enforcing: Target) -> None:
+    assert both(enforcing, script=[f"I look.{ONE}\n{TWO}"]) == ("I look.", None, CALLS, "tool_calls")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "alarm"}}])
+@pytest.mark.parametrize("script", ["hello", " ", "<tool_call>hello", "{}", "<|im_end|>"])
+def test_O26_a_call_that_is_required_comes(enforcing: Target, choice: Any, script: str) -> None:
+    fields = {"tools": [NOON, ALARM], "tool_choice": choice, "script": [script], "parallel_tool_calls": False}
+    content, _, calls, finish = both(enforcing, **fields)
+    assert (content, len(calls), finish) == (None, 1, "tool_calls")
+    ((name, arguments),) = calls
+    if name == "noon" and choice == "required":
+        assert json.loads(arguments) == {}
+    else:
+        assert name == "alarm"
+        assert 0 <= json.loads(arguments)["h"] <= 24
+    for n in (3, 15, 40):
+        content, _, _, finish = both(enforcing, max_tokens=n, **fields)
+        assert (content or "", finish) == ("", "length")
+
+
+def test_O26_several_calls_can_be_required(enforcing: Target) -> None:
+    call = '<tool_call>\n{"name": "alarm", "arguments": {"h": 7}}\n</tool_call>'
+    text = f"{call}\n{call}<|im_end|>"
+    _, _, calls, finish = both(enforcing, tools=[ALARM], tool_choice="required", script=[text])
+    assert (calls, finish) == ([("alarm", '{"h": 7}')] * 2, "tool_calls")
+
+
+def test_strict_tools_are_followed_where_calls_are_the_models_choice(enforcing: Target) -> None:
+    strict = {"type": "function", "function": {**ALARM["function"], "strict": True}}
+    wrong = 'Well. <tool_call>\n{"name": "alarm", "arguments": {"h": "seven"}}\n</tool_call>'
+    assert both(enforcing, tools=[ALARM], script=[wrong])[2] == [("alarm", '{"h": "seven"}')]
+    content, _, calls, _ = both(enforcing, tools=[strict], script=[wrong], max_tokens=len(wrong))
+    assert content == "Well."
+    assert calls[0][1].startswith('{"h": ') and calls[0][1][6].isdigit()
+    assert both(enforcing, tools=[strict], script=["Well, no."]) == ("Well, no.", None, [], "stop")
+
+
+def test_an_answer_in_a_format_or_calls(enforcing: Target) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    fields = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    fields = {**fields, "tools": [ALARM], "parallel_tool_calls": False}
+    call = '<tool_call>\n{"name": "alarm", "arguments": {"h": 7}}\n</tool_call>'
+    assert both(enforcing, script=[call], **fields) == (None, None, [("alarm", '{"h": 7}')], "tool_calls")
+    assert both(enforcing, script=['{"a": 1}'], **fields) == ('{"a": 1}', None, [], "stop")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"t": {"type": "str"}}},
+        {"type": "object", "uniqueItems": True},
+        {"type": "object", "properties": []},
+        {"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}},
+    ],
+)
+def test_schemas_that_cannot_be_enforced_are_refused(target: Target, schema: Any) -> None:
+    tools = [NOON, function(parameters=schema)]
+    for fields in (
+        {"tools": tools, "tool_choice": "required"},
+        {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"tools": [NOON, function(parameters=schema, strict=True)]},
+    ):
+        for stream in (False, True):
+            answer = target.chat(stream=stream, **fields)
+            assert (answer.status, answer.error["param"]) == (400, "tools[1].function.parameters"), answer.body
+    named = {"type": "function", "function": {"name": "noon"}}
+    assert target.chat(tools=[NOON], tool_choice=named, max_tokens=1).status == 200

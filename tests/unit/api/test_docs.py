@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sixfold import sampling_params
-from sixfold.api import call, context, decoding, guard, schemas, stream
+from sixfold.api import call, context, decoding, guard, params, schemas
 from sixfold.api.errors import STATUS_OF_CODE, TABLE
+from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
+from sixfold.api.openapi import OPERATIONS
 from sixfold.config import ApiConfig
 from sixfold.sampling_params import SamplingParams
 
 DOCS = Path(__file__).parents[3] / "docs"
 API = (DOCS / "api.md").read_text()
 POLICIES = (DOCS / "policies.md").read_text()
-REQUESTS = (
-    schemas.CompletionRequest,
-    schemas.ChatRequest,
-    schemas.ChatMessage,
-    schemas.TokenizeRequest,
-    schemas.DetokenizeRequest,
-    schemas.StreamOptions,
-)
-FIELDS = sorted({name for request in REQUESTS for name in request.__struct_fields__})
+REQUESTS = structs_of([op.request for op in OPERATIONS if op.request is not None])
+FIELDS = [(struct, doc) for struct in REQUESTS for doc in field_docs(struct)]
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_field_is_documented(name: str) -> None:
-    assert f"`{name}`" in API
+@pytest.mark.parametrize(("struct", "doc"), FIELDS, ids=[f"{struct.__name__}.{doc.name}" for struct, doc in FIELDS])
+def test_every_field_is_described(struct: type[msgspec.Struct], doc: FieldDoc) -> None:
+    assert doc.description, "annotate it with `says` or a `Meta` with a description"
+    assert not doc.description.endswith(".")
+    assert f"| `{doc.name}` | " in API
 
 
-def test_every_documented_field_exists() -> None:
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", API, re.MULTILINE)
-    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert names - set(FIELDS) - {row.type for row in TABLE.values()} == set()
+def test_described_defaults_are_those_of_the_sampling_parameters() -> None:
+    defaults = SamplingParams()
+    names = set(SamplingParams.__struct_fields__)
+    checked = [doc for doc in field_docs(schemas.GenerationRequest) if doc.name in names and doc.default is not None]
+    assert len(checked) >= 14
+    for doc in checked:
+        value = getattr(defaults, doc.name)
+        assert doc.default == value if value is not None else isinstance(doc.default, str), doc.name
 
 
-def test_documented_defaults_are_those_of_the_sampling_parameters() -> None:
-    defaults = dict(
-        re.findall(r"^\| `(\w+)` \| (?:number|integer|boolean) \| ([\d.]+|true|false) \|", API, re.MULTILINE)
-    )
-    params = SamplingParams()
-    checked = [name for name in defaults if hasattr(params, name) and name != "logprobs"]
-    assert len(checked) >= 12
-    for name in checked:
-        assert defaults[name] == str(getattr(params, name)).lower().removesuffix(".0"), name
+def test_all_sampling_parameters_can_be_asked_for() -> None:
+    assert set(SamplingParams.__struct_fields__) - set(schemas.CompletionRequest.__struct_fields__) == set()
+
+
+def test_kinds_of_fields() -> None:
+    kinds = {doc.name: doc.kind for doc in field_docs(schemas.CompletionRequest)}
+    assert kinds["user"] == "inert" and kinds["suffix"] == "unsupported"
+    assert kinds["echo"] == kinds["prompt"] == "understood"
+    assert {doc.name: doc.kind for doc in field_docs(schemas.ChatRequest)}["echo"] == "unsupported"
 
 
 def test_every_error_is_documented() -> None:
@@ -60,13 +61,6 @@ def test_every_error_is_documented() -> None:
         assert f"`{code}`" in API
 
 
-def test_inert_and_unsupported_fields_are_listed() -> None:
-    inert = API.split("## Accepted and inert")[1].split("##")[0]
-    unsupported = API.split("## Known and not supported")[1].split("##")[0]
-    assert all(f"`{name}`" in inert for name in schemas.INERT)
-    assert all(f"`{name}`" in unsupported for name in schemas.UNSUPPORTED if name not in ("best_of", "suffix"))
-
-
 def test_limits_in_the_policies_are_those_of_the_code() -> None:
     config = ApiConfig()
     head_s, body_s, idle_s = f"{config.header_timeout_s:g} s", f"{config.body_timeout_s:g} s", f"{guard.KEEP_ALIVE_S} s"
@@ -76,7 +70,11 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
         f"{sampling_params.MAX_STOP} strings of 1 to {sampling_params.MAX_STOP_CHARS} characters",
         f"| `stop_token_ids` | {sampling_params.MAX_STOP_TOKEN_IDS} |",
         f"{sampling_params.MAX_LOGIT_BIAS} ids",
-        f"| `logprobs`, `top_logprobs` | {sampling_params.MAX_LOGPROBS} |",
+        f"| `logprobs`, `top_logprobs`, `prompt_logprobs` | {sampling_params.MAX_LOGPROBS} |",
+        f"| `allowed_token_ids` | {sampling_params.MAX_ALLOWED_TOKEN_IDS} |",
+        f"| {sampling_params.MAX_BAD_WORDS} strings of 1 to {sampling_params.MAX_BAD_WORD_CHARS} characters |",
+        f"{context.MAX_SCORED} in a call, {context.SCORED_BUDGET} in what",
+        f"| `timeout` | {params.MAX_TIMEOUT_S} s |",
         f"| `cache_salt` | {schemas.MAX_CACHE_SALT_CHARS} characters |",
         f"| {context.MAX_PREPARING} per API process, then 429 |",
         f"{decoding.MAX_JSON_DEPTH} levels; {decoding.MAX_JSON_CONTAINERS} arrays and objects",
@@ -85,7 +83,7 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
         f"{config.max_connections} per API process (`--max-connections`), idle ones closed after {idle_s}",
         f"at most {context.BODY_BUDGET_FACTOR} of the largest size",
         f"for at most {call.LINGER_S:g} s",
-        f"comment every {stream.KEEP_ALIVE_S:g} s",
+        f"comment every {config.stream_keep_alive_s:g} s",
         f"does not read for {guard.WRITE_STALL_S:g} s",
     ):
         assert text in POLICIES, text

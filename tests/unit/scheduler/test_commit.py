@@ -8,7 +8,8 @@ from tests.fake_worker import END_ID
 from tests.simulation import EPOCH, Simulation
 
 from sixfold.errors import ProtocolError
-from sixfold.messages import StepResult
+from sixfold.messages import PROMPT_LOGPROBS, StepResult
+from sixfold.scheduler.planner import MAX_SCORED_TOKENS
 
 
 def stopping_request(sim: Simulation, n_tokens_min: int, **fields: object) -> int:
@@ -186,3 +187,20 @@ def test_o50_counters_add_up_to_what_was_delivered() -> None:
     assert stats.generated_tokens == sum(len(output) for output in sim.outputs.values())
     assert stats.prompt_tokens == 48
     assert stats.cached_tokens == sum(delta.n_cached for delta in sim.first_deltas.values())
+
+
+def test_a_step_scores_a_bounded_number_of_prompt_tokens() -> None:
+    """The worker holds a row of logits for each. Other prompts take what the budget has left."""
+    sim = Simulation(num_blocks=900, max_num_batched_tokens=1024)
+    scored = [sim.add(range(start, start + 700), 2, prompt_logprobs=1) for start in (0, 1000)]
+    plain = sim.add(range(2000, 2700), 2)
+    sim.run()
+    per_step = [
+        (sum(n for n, flags in zip(step.counts, step.flags, strict=True) if flags & PROMPT_LOGPROBS), step.n_tokens)
+        for step in sim.plans
+    ]
+    assert max(n for n, _ in per_step) == MAX_SCORED_TOKENS
+    assert any(n_tokens > MAX_SCORED_TOKENS for _, n_tokens in per_step)
+    for uid in (*scored, plain):
+        entries = sim.first_deltas[uid, 0].prompt_logprobs
+        assert (entries is not None and len(entries) == 699) is (uid != plain)

@@ -17,6 +17,7 @@ from sixfold.api.anthropic.wire import (
     Thinking,
     ToolSelection,
 )
+from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
 from sixfold.api.errors import clip
 from sixfold.api.params import Limits
@@ -25,10 +26,18 @@ from sixfold.api.tool_fields import check_tool, check_tools
 from sixfold.api.type_fault import unsupported_type
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_TOKENS, SamplingParams
-from sixfold.structured import schema_grammar
+from sixfold.structured import check_grammar, schema_grammar
 from sixfold.text import ChatTemplate
 
-__all__ = ["check_thinking", "conversation_of", "generation_request", "in_callers_words", "limits_of", "within"]
+__all__ = [
+    "answer_grammar",
+    "check_thinking",
+    "conversation_of",
+    "generation_request",
+    "in_callers_words",
+    "limits_of",
+    "within",
+]
 
 MIN_THINKING_BUDGET = 1024
 THINKING_SWITCH = "enable_thinking"
@@ -58,7 +67,6 @@ def conversation_of(request: CountTokensRequest) -> Conversation:
         template_kwargs=_thinking(request.thinking),
         add_generation_prompt=not turns.prefill,
         continue_final_message=turns.prefill,
-        grammar=_grammar(request),
         kwargs_field="thinking",
         parameters_field="tools[{}].input_schema",
     )
@@ -191,8 +199,12 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
     return {} if thinking.type == "adaptive" else {THINKING_SWITCH: thinking.type == "enabled"}
 
 
-def _grammar(request: CountTokensRequest) -> str:
-    """Of the answer's text; empty for none."""
+async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> str:
+    """Of the answer's text, empty for none; made and compiled beside the event loop.
+
+    Raises:
+        InvalidRequest: the schema cannot be enforced; `param` is the field that it stands in.
+    """
     config = request.output_config
     if config is not None and config.effort is not None:
         raise unsupported("output_config.effort")
@@ -204,4 +216,10 @@ def _grammar(request: CountTokensRequest) -> str:
         return ""
     if wanted.type != "json_schema":
         raise unsupported(f"{where}.type")
-    return schema_grammar(wanted.schema, param=f"{where}.schema")
+    return await context.in_thread(_checked, wanted.schema, f"{where}.schema")
+
+
+def _checked(schema: dict[str, Any], param: str) -> str:
+    grammar = schema_grammar(schema, param=param)
+    check_grammar(grammar, param=param)
+    return grammar

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from sixfold.api.answer import collect
 from sixfold.api.anthropic.answers import AnswerHead, MessageEvents, WholeMessage
 from sixfold.api.anthropic.convert import (
+    answer_grammar,
     check_thinking,
     conversation_of,
     generation_request,
@@ -43,10 +46,11 @@ async def create_message(call: Call) -> None:
         context.check_model(request.model)
         context.check_room(params.n)
         check_thinking(request.thinking, template_of(context))
+        conversation = replace(conversation, grammar=await answer_grammar(context, request))
         prepared = await prepare(context, conversation)
         room = context.client.max_model_len - len(prepared.prompt_ids)
         params, context_ends = within(params, room)
-        requests = execution_requests(context, generic, params, limits, [prepared.prompt_ids])
+        requests = execution_requests(context, generic, params, limits, [prepared.prompt_ids], grammar=prepared.grammar)
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         head = AnswerHead.of(context.client.model_name, context_ends=context_ends)
         await generation.start()
