@@ -482,11 +482,10 @@ def test_a_fault_after_the_first_byte_is_an_event(target: Target) -> None:
     assert events[-1]["request_id"]
 
 
-def test_a_silent_stream_gets_pings(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sixfold.api.stream.KEEP_ALIVE_S", 0.02)
+def test_a_silent_stream_gets_pings(serve: Any) -> None:
     fake = FakeEngine()
-    fake.prefill_s = 0.2
-    target, _ = serve(fake)
+    fake.prefill_s = 0.5
+    target, _ = serve(fake, stream_keep_alive_s=0.1)
     events = events_of(ask(target, script=["abc"], stream=True))
     assert events[0] == {"type": "ping"}
     assert joined(events)["content"] == [{"type": "text", "text": "abc"}]

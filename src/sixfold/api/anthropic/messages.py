@@ -22,7 +22,7 @@ from sixfold.api.call import Call
 from sixfold.api.conversation import Parting, prepare, prompt_ids, render, template_of
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
-from sixfold.api.params import execution_requests, sampling_params, text_options
+from sixfold.api.params import deadline_s, execution_requests, sampling_params, text_options
 from sixfold.api.stream import stream
 
 __all__ = ["count_tokens", "create_message"]
@@ -43,6 +43,7 @@ async def create_message(call: Call) -> None:
         conversation = conversation_of(request)
         generic = generation_request(request)
         params = sampling_params(generic, limits, context.client.sampling_defaults)
+        deadline = deadline_s(call, generic)
         context.check_model(request.model)
         context.check_room(params.n)
         check_thinking(request.thinking, template_of(context))
@@ -50,7 +51,15 @@ async def create_message(call: Call) -> None:
         prepared = await prepare(context, conversation)
         room = context.client.max_model_len - len(prepared.prompt_ids)
         params, context_ends = within(params, room)
-        requests = execution_requests(context, generic, params, limits, [prepared.prompt_ids], grammar=prepared.grammar)
+        requests = execution_requests(
+            context,
+            generic,
+            params,
+            limits,
+            [prepared.prompt_ids],
+            deadline_s=deadline,
+            grammar=prepared.grammar,
+        )
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         head = AnswerHead.of(context.client.model_name, context_ends=context_ends)
         await generation.start()
