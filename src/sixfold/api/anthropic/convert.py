@@ -13,6 +13,7 @@ from sixfold.api.anthropic.wire import (
     UNSUPPORTED,
     CountTokensRequest,
     CustomTool,
+    JsonFormat,
     MessagesRequest,
     Thinking,
     ToolSelection,
@@ -57,6 +58,7 @@ def conversation_of(request: CountTokensRequest) -> Conversation:
         InvalidRequest: `param` names the field.
     """
     refuse_unsupported(request, UNSUPPORTED)
+    _format(request)
     turns = template_messages(request.system, request.messages)
     tools = _tools(request.tools or [])
     return Conversation(
@@ -205,6 +207,12 @@ async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> st
     Raises:
         InvalidRequest: the schema cannot be enforced; `param` is the field that it stands in.
     """
+    where, wanted = _format(request)
+    return "" if wanted is None else await context.in_thread(_checked, wanted.schema, f"{where}.schema")
+
+
+def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:
+    """The shape that the answer must have, and the field in which it was asked for."""
     config = request.output_config
     if config is not None and config.effort is not None:
         raise unsupported("output_config.effort")
@@ -212,11 +220,9 @@ async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> st
     if new is not None and old is not None:
         raise InvalidRequest("output_format is the older name of output_config.format; give one", param="output_format")
     where, wanted = ("output_config.format", new) if new is not None else ("output_format", old)
-    if wanted is None:
-        return ""
-    if wanted.type != "json_schema":
+    if wanted is not None and wanted.type != "json_schema":
         raise unsupported(f"{where}.type")
-    return await context.in_thread(_checked, wanted.schema, f"{where}.schema")
+    return where, wanted
 
 
 def _checked(schema: dict[str, Any], param: str) -> str:
