@@ -16,7 +16,7 @@ pytestmark = pytest.mark.model
 
 MODEL = "small"
 USER = {"role": "user", "content": "Name three colours, and say which of them you like most."}
-ASKED: dict[str, Any] = {"model": MODEL, "max_tokens": 24, "temperature": 0.0, "messages": [USER]}
+ASKED: dict[str, Any] = {"model": MODEL, "max_tokens": 24, "messages": [USER], "extra_body": {"temperature": 0.0}}
 CITY = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Lima"]}}, "required": ["city"]}
 WEATHER = {"name": "weather", "description": "Tells the weather of a city.", "input_schema": CITY}
 

@@ -72,7 +72,7 @@ def test_a_tool_is_called_and_answered(target: Target, client: Any) -> None:
 def test_errors_are_its_exceptions(target: Target, client: Any) -> None:
     asked = {"model": target.model, "messages": [USER], "max_tokens": 50}
     with pytest.raises(anthropic.BadRequestError, match="temperature") as caught:
-        client.messages.create(**{**asked, "temperature": 3.0})
+        client.messages.create(**asked, extra_body={"temperature": 3.0})
     assert caught.value.request_id
     with pytest.raises(anthropic.NotFoundError, match="other"):
         client.messages.create(**{**asked, "model": "other"})
