@@ -36,10 +36,24 @@ class _Wrapper:
         self.special_token_ids = vocabulary.control_ids
         self.eos_token_id = vocabulary.end_ids[0]
         self.bos_token_id = None
+        control = frozenset(vocabulary.control_ids)
+        self._ids = {piece: i for i, piece in enumerate(self.tokens) if piece and i not in control}
+        self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Only for forced tokens, which are not asked for."""
-        return []
+        """Tokens of a text that the grammar forces; a mask may hold the first of them alone. Where no token fits, the
+        text ends: the library goes on without it."""
+        raw = text.encode() if isinstance(text, str) else text
+        ids: list[int] = []
+        place = 0
+        while place < len(raw):
+            lengths = range(min(self._longest, len(raw) - place), 0, -1)
+            piece = next((raw[place : place + n] for n in lengths if raw[place : place + n] in self._ids), None)
+            if piece is None:
+                break
+            ids.append(self._ids[piece])
+            place += len(piece)
+        return ids
 
 
 def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:

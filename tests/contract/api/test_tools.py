@@ -505,5 +505,3 @@ def test_schemas_that_cannot_be_enforced_are_refused(target: Target, schema: Any
         for stream in (False, True):
             answer = target.chat(stream=stream, **fields)
             assert (answer.status, answer.error["param"]) == (400, "tools[1].function.parameters"), answer.body
-    named = {"type": "function", "function": {"name": "noon"}}
-    assert target.chat(tools=[NOON], tool_choice=named, max_tokens=1).status == 200

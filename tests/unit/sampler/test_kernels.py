@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sixfold.sampler.kernels import ROW_PARAMS, NumpyKernels, RowKernels, find_native
+from sixfold.sampler.kernels import NOTHING_ALLOWED, ROW_PARAMS, UNUSABLE, Masks, NumpyKernels, RowKernels, find_native
 from sixfold.sampler.philox import random64
 from sixfold.sampler.reference import LOGPROB_FLOOR
 from sixfold.sampler.weights import LOG2_E
@@ -83,6 +83,14 @@ def random_params(rng: np.random.Generator, n: int) -> Params:
     )
 
 
+def random_masks(rng: np.random.Generator, n: int, width: int) -> Masks:
+    """Of all densities, the bits beyond the width set; some rows have none."""
+    bits = rng.random((4, -(-width // 32) * 32)) < rng.choice([0, 0.001, 0.1, 0.5, 1], (4, 1))
+    bits[:, width:] = True
+    words = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+    return Masks(words, rng.integers(-1, 4, n).astype(np.int32))
+
+
 def one_row(kernels: RowKernels, row: Logits, position: int = 0, **columns: object) -> int:
     positions = np.array([position], np.int64)
     return int(kernels.draw_rows(row[np.newaxis], params_of(1, **columns), positions)[0])
@@ -130,6 +138,19 @@ def test_reference_is_the_textbook_away_from_borders() -> None:
     assert checked > 700
 
 
+def test_what_a_mask_forbids_is_as_if_it_were_at_minus_infinity() -> None:
+    kernels = NumpyKernels()
+    logits = np.zeros((4, 40), np.float32)
+    logits[1, 3] = np.nan
+    logits[2, 5] = -np.inf
+    words = np.zeros((2, 2), np.int32)
+    words[0, 1] = 1 << 4  # token 36
+    words[1, 0] = 1 << 5
+    masks = Masks(words, np.array([0, 0, 1, -1], np.int32))
+    drawn = kernels.draw_allowed_rows(logits, params_of(4, scale=0), np.zeros(4, np.int64), masks)
+    assert drawn.tolist() == [36, UNUSABLE, NOTHING_ALLOWED, 0]
+
+
 # --- the compiled kernels against the reference -----------------------------------------------------------------------
 
 
@@ -144,6 +165,12 @@ def assert_rows_agree(kernels: RowKernels, rng: np.random.Generator, n_batches: 
             reference.draw_rows(logits, params, positions),
             kernels.draw_rows(logits, params, positions),
             err_msg=f"{kind.__name__}, {width} wide, {params}",
+        )
+        masks = random_masks(rng, 8, width)
+        np.testing.assert_array_equal(
+            reference.draw_allowed_rows(logits, params, positions, masks),
+            kernels.draw_allowed_rows(logits, params, positions, masks),
+            err_msg=f"masked, {kind.__name__}, {width} wide, {params}",
         )
         targets = rng.integers(0, width, 8).astype(np.int32)
         n_top = int(min(width, rng.choice([0, 1, 5, 20])))
