@@ -64,7 +64,12 @@ def test_a_stop_sequence(client: Any) -> None:
 
 
 def test_a_tool_that_must_be_called(client: Any) -> None:
-    asked = {**ASKED, "max_tokens": 100, "tools": [WEATHER], "tool_choice": {"type": "any"}}
+    asked = {
+        **ASKED,
+        "max_tokens": 100,
+        "tools": [WEATHER],
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    }
     with client.messages.stream(**asked) as stream:
         message = stream.get_final_message()
     (call,) = message.content[:1]
