@@ -352,6 +352,7 @@ def test_calls_and_results_belong_together(target: Target) -> None:
         [USER, call("a"), result("a", "a")],
         [USER, call("a"), result("b")],
         [USER, call("a", "a"), result("a")],
+        [USER, call(*map(str, range(129))), result(*map(str, range(129)))],
         [USER, call("a"), text_first],
         [USER, call("a"), result("a"), {"role": "assistant", "content": "x"}, result("a")],
         [USER, call("a"), {"role": "system", "content": "x"}, result("a")],

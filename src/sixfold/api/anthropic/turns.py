@@ -23,6 +23,7 @@ from sixfold.api.anthropic.wire import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from sixfold.api.chat_messages import MAX_CALLS
 from sixfold.api.errors import clip
 from sixfold.api.schemas import MAX_MESSAGES, refuse_unsupported
 from sixfold.errors import InvalidRequest
@@ -165,6 +166,8 @@ def _assistant(turn: _Turn, called: dict[str, str], out: list[dict[str, Any]]) -
             tool_calls.append({"id": block.id, "type": "function", "function": function})
         elif not isinstance(block, RedactedThinkingBlock):
             texts.append((place, block))
+    if len(calls) > MAX_CALLS:
+        raise _wrong(turn.where, f"{turn.where}: more than {MAX_CALLS} blocks of type tool_use in one turn")
     message: dict[str, Any] = {"role": "assistant", "content": _joined(_texts("assistant", turn.where, texts))}
     if thoughts:
         message["reasoning_content"] = _joined(thoughts)
