@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sixfold.api import admin
 from sixfold.api.abort import abort
+from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
@@ -55,6 +56,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/responses/{id}", retrieve_response),
     ("DELETE", "/v1/responses/{id}", delete_response),
     ("GET", "/v1/responses/{id}/input_items", list_input_items),
+    ("POST", "/v1/messages", create_message),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("POST", "/apply-template", apply_template),

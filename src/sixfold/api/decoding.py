@@ -14,7 +14,7 @@ from sixfold.api.call import Call
 from sixfold.api.errors import clip
 from sixfold.api.json_fault import find_fault, nests_too_much
 from sixfold.api.schemas import unsupported_part
-from sixfold.api.type_fault import field_name, refusal, unknown_field
+from sixfold.api.type_fault import field_name, refusal, unknown_field, unsupported_type
 from sixfold.errors import InvalidRequest
 
 __all__ = ["MAX_JSON_DEPTH", "convert", "decode", "read_request"]
@@ -29,7 +29,11 @@ T = TypeVar("T")
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
-_PART = re.compile(r"^Object .* - at `\$\.messages\[(\d+)\]\.content\[(\d+)\]`$", re.DOTALL)
+_OBJECT = re.compile(r"^Object .* - at `\$(\..*)`$", re.DOTALL)
+_PART = re.compile(r"^\.(messages\[\d+\]\.content)\[(\d+)\]$")
+
+SERVED_TYPES = {".messages[].content[]": frozenset({"text"})}
+"""Objects with a `type`, where they stand -> the types that are served. A request's own `SERVED_TYPES` replace it."""
 
 
 async def read_request(call: Call, kind: type[T]) -> tuple[T, list[str]]:
@@ -70,7 +74,7 @@ def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple
         message = str(error)
         if ignore_unknown and unknown_field(message) is not None:
             return _without_unknown(kind, body)
-        raise _unsupported_part(body, message) or refusal(kind, message) from None
+        raise _unsupported_type(kind, body, message) or refusal(kind, message) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _broken(body) from None
 
@@ -82,19 +86,23 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return decoder
 
 
-def _unsupported_part(body: bytes, message: str) -> InvalidRequest | None:
-    """A message's part of another type than text has fields that no type here knows: the type is what is wrong."""
-    where = _PART.match(message)
+def _unsupported_type(kind: type, body: bytes, message: str) -> InvalidRequest | None:
+    """An object of a type that is not served has fields that no type here knows: its type is what is wrong."""
+    where = _OBJECT.match(message)
     if where is None:
         return None
-    n_message, n_part = int(where.group(1)), int(where.group(2))
+    path = where.group(1)
+    served = getattr(kind, "SERVED_TYPES", SERVED_TYPES).get(re.sub(r"\d+", "", path))
+    if served is None:
+        return None
     try:
-        kind = msgspec.json.decode(body)["messages"][n_message]["content"][n_part]["type"]
+        name = _at(msgspec.json.decode(body), path)["type"]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return None  # also a body that is no JSON further on, or a path that a key of the body imitates
-    if not isinstance(kind, str) or kind == "text":
+    if not isinstance(name, str) or name in served:
         return None
-    return unsupported_part(f"messages[{n_message}].content", n_part, kind)
+    part = _PART.match(path)
+    return unsupported_part(part.group(1), int(part.group(2)), name) if part else unsupported_type(path, name)
 
 
 def _broken(body: bytes) -> InvalidRequest:

@@ -21,8 +21,10 @@ from sixfold.errors import SixfoldError
 __all__ = [
     "ANTHROPIC",
     "OPENAI",
+    "AnthropicErrorEnvelope",
     "ClientGone",
     "ErrorBody",
+    "ErrorEnvelope",
     "ErrorShape",
     "HttpError",
     "clip",

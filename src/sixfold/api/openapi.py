@@ -13,11 +13,14 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api import admin
+from sixfold.api.anthropic.answers import Message
+from sixfold.api.anthropic.messages import TokenCount
+from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatCompletion
 from sixfold.api.chat_parts import PartedChoice
 from sixfold.api.completions import Completion
-from sixfold.api.errors import STATUS_OF_CODE, TABLE, ErrorEnvelope
+from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
 from sixfold.api.responses.document import ItemList, Response, ResponseDeleted
@@ -108,6 +111,24 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "post",
+        "/v1/messages",
+        "Answer a chat, whole or as a stream, in Anthropic's shapes",
+        MessagesRequest,
+        errors=GENERATION_ERRORS,
+        response=Message,
+        examples={"message": {"messages": _MESSAGES, "max_tokens": 64}},
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Tokens of the prompt that the same message makes",
+        CountTokensRequest,
+        errors=POST_ERRORS,
+        response=TokenCount,
+        examples={"count": {"messages": _MESSAGES}},
+    ),
+    Operation(
+        "post",
         "/tokenize",
         "Text or chat to token ids",
         TokenizeRequest,
@@ -168,7 +189,9 @@ def document() -> bytes:
     """The document, rendered once."""
     requests = structs_of([op.request for op in OPERATIONS if op.request is not None])
     answers = [op.response for op in OPERATIONS if op.response is not None]
-    kinds: list[type[msgspec.Struct]] = list(dict.fromkeys([*requests, *answers, PartedChoice, ErrorEnvelope]))
+    kinds: list[type[msgspec.Struct]] = list(
+        dict.fromkeys([*requests, *answers, PartedChoice, ErrorEnvelope, AnthropicErrorEnvelope])
+    )
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     refs = dict(zip(kinds, schemas, strict=True))  # types of one name in two modules have longer names there
     for struct in requests:
@@ -213,7 +236,8 @@ def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]
     answers: dict[str, Any] = {"200": {"description": "OK", "content": {op.answer: answer}}}
     if op.request is not None and "stream" in op.request.__struct_fields__:
         answers["200"]["content"]["text/event-stream"] = {}
-    error = {"application/json": {"schema": refs[ErrorEnvelope]}}
+    envelope = AnthropicErrorEnvelope if shape_of(op.path) is ANTHROPIC else ErrorEnvelope
+    error = {"application/json": {"schema": refs[envelope]}}
     for status in statuses(op)[1:]:
         answers[str(status)] = {"description": f"Error: {', '.join(_codes(status))}", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}

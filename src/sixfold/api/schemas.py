@@ -12,6 +12,7 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -378,13 +379,23 @@ def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:
     )
 
 
-def refuse_unsupported(request: GenerationRequest) -> None:
-    """Raises: InvalidRequest: a field asks for what this server does not offer; `param` names it."""
+def refuse_unsupported(
+    request: msgspec.Struct, asks_for_nothing: Mapping[str, tuple[Any, ...]] = UNSUPPORTED, *, where: str = ""
+) -> None:
+    """Refuse what is known but not offered.
+
+    Args:
+        asks_for_nothing: field -> values, besides null, that are taken all the same.
+        where: the object's place in the request, with a dot behind it.
+
+    Raises:
+        InvalidRequest: a field asks for what this server does not offer; `param` names it.
+    """
     for name in type(request).__struct_fields__:
-        neutral = UNSUPPORTED.get(name)
-        if neutral is None or name in request.OFFERED:
+        neutral = asks_for_nothing.get(name)
+        if neutral is None or name in getattr(request, "OFFERED", ()):
             continue
-        refuse_unless(name, getattr(request, name), neutral)
+        refuse_unless(where + name, getattr(request, name), neutral)
 
 
 def refuse_unless(field: str, value: Any, neutral: tuple[Any, ...]) -> None:

@@ -1,7 +1,7 @@
 """Server-sent events: one write per stream and step, of bytes that are mostly made beforehand.
 
 data: {"id":...,"choices":[{"index":0,"delta":{"content":" wor"},...}]}\\n\\n       (per choice and step)
-: keep-alive\\n\\n                                                    (--stream-keep-alive-s without an event)
+: keep-alive\\n\\n                                                       (--stream-keep-alive-s without an event)
 data: {"error":{...}}\\n\\n                                                       (a fault after the first byte)
 data: [DONE]\\n\\n                                                                (always the last)
 

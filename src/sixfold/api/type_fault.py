@@ -13,7 +13,7 @@ from sixfold.api.structured_fields import JsonSchemaFormat, ResponseFormat, Stru
 from sixfold.api.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
-__all__ = ["field_name", "refusal", "unknown_field"]
+__all__ = ["field_name", "refusal", "unknown_field", "unsupported_type"]
 
 MAX_SUGGESTED_CHARS = 64
 """A longer name is no slip of the finger, and comparing takes its time."""
@@ -29,6 +29,7 @@ OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_len
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_TAG = re.compile(r"^Invalid value '(.*)'$", re.DOTALL)
 _TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
 _WHOLE_FIELDS = re.compile(
@@ -57,7 +58,7 @@ _INSIDE: dict[str, type[msgspec.Struct]] = {
     "json_schema": JsonSchemaFormat,
     "structured_outputs": StructuredOutputsField,
 }
-"""The last name of a path -> the objects found there."""
+"""The last name of a path -> the objects found there. A request's own `INSIDE` replaces it."""
 
 
 def refusal(kind: type, message: str, within: str = "") -> InvalidRequest:
@@ -78,10 +79,21 @@ def refusal(kind: type, message: str, within: str = "") -> InvalidRequest:
         param = field_name(f"{within}{path}.{missing.group(1)}")
         return InvalidRequest(f"{param} is required", param=param, code="missing_field")
     path = within + path
+    if (tag := _TAG.match(what)) and path.endswith(".type"):
+        return unsupported_type(path.removesuffix(".type"), tag.group(1))
     subject = clip(path.lstrip(".")) or "the body"
     if where and where.group(1):
         subject = f"a key of {subject}"
     return InvalidRequest(f"{subject}{_fault(what)}", param=field_name(path), code="invalid_type")
+
+
+def unsupported_type(path: str, kind: str) -> InvalidRequest:
+    """An object whose `type` says that it is something that this server does not know, or does not offer."""
+    return InvalidRequest(
+        f"{clip(path.lstrip('.'))}: type {clip(kind, 64)} is not supported",
+        param=field_name(path),
+        code="unsupported_field",
+    )
 
 
 def unknown_field(message: str) -> tuple[str, str] | None:
@@ -117,7 +129,8 @@ def _suggestion(kind: type, path: str, name: str) -> str:
     if len(name) > MAX_SUGGESTED_CHARS:
         return ""
     names = re.findall(r"\.(\w+)", path)
-    fields: tuple[str, ...] = getattr(_INSIDE.get(names[-1]) if names else kind, "__struct_fields__", ())
+    inside = getattr(kind, "INSIDE", _INSIDE)
+    fields: tuple[str, ...] = getattr(inside.get(names[-1]) if names else kind, "__struct_fields__", ())
     known = UNSUPPORTED.keys() - getattr(kind, "OFFERED", ())
     offered = [field for field in fields if field not in known and field not in INERT and field != "script"]
     meant = OTHER_NAMES.get(name)

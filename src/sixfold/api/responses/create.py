@@ -60,7 +60,7 @@ async def create_response(call: Call) -> None:
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)
-        await generation.start()
+        await generation.start(call.request_id, answer.document.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         await stream(call, generation, _Stream(answer), headers)
