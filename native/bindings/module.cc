@@ -130,7 +130,7 @@ nb::tuple quantize(Pool& pool, const Array<float, 2>& x) {
   if (k % kQuantBlock != 0) throw std::invalid_argument("the number of columns must be a multiple of 32");
   std::unique_ptr<int8_t[]> codes(new int8_t[rows * k]);
   std::unique_ptr<float[]> scales(new float[rows * blocks]);
-  std::vector<ActBlock> group(blocks);
+  std::vector<ActSingle> group(blocks);
   for (size_t r = 0; r < rows; r++) {
     pool.kernels->pack_group(x.data() + r * k, static_cast<int>(k), 1, static_cast<int>(k), kActInt8,
                              reinterpret_cast<uint8_t*>(group.data()));

@@ -112,7 +112,26 @@ void check_halves(const KernelTable& kernels, ThreadPool& pool, Report& report) 
   }
 }
 
-// Codes and scales bit for bit; rows of all magnitudes, of zeros, ties and numbers near the smallest and largest.
+// Codes and scales of one packed group, bit for bit.
+template <class Block>
+void check_codes(const Block* blocks, const std::vector<float>& x, int rows, int k, Report& report) {
+  for (int r = 0; r < rows; r++) {
+    const truth::Row want = truth::int8_rounded(row_of(x, r, k));
+    for (int b = 0; b < k / 32; b++) {
+      int sums[2] = {0, 0};
+      for (int i = 0; i < 32; i++) {
+        const int code = blocks[b].codes[i / 4][r][i % 4];
+        sums[i / 16] += code;
+        report.expect(code * double{blocks[b].scale[r]} == want[b * 32 + i], "int8 codes");
+      }
+      report.expect(blocks[b].offset[r] == -128 * (sums[0] + sums[1]) && blocks[b].first_offset[r] == -32 * sums[0] &&
+                        blocks[b].scaled_sum[r] == blocks[b].scale[r] * static_cast<float>(sums[0] + sums[1]),
+                    "sums of int8 codes");
+    }
+  }
+}
+
+// Rows of all magnitudes, of zeros, ties and numbers near the smallest and largest.
 void check_quantization(const KernelTable& kernels, Report& report) {
   const int k = 96;
   std::vector<float> x(kRowGroup * k);
@@ -123,21 +142,10 @@ void check_quantization(const KernelTable& kernels, Report& report) {
   for (int rows = 1; rows <= kRowGroup; rows++) {
     Groups group(act_group_bytes(kActInt8, k));
     kernels.pack_group(x.data(), k, rows, k, kActInt8, group.data());
-    const ActBlock* blocks = reinterpret_cast<const ActBlock*>(group.data());
-    for (int r = 0; r < rows; r++) {
-      const truth::Row want = truth::int8_rounded(row_of(x, r, k));
-      for (int b = 0; b < k / 32; b++) {
-        int sums[2] = {0, 0};
-        for (int i = 0; i < 32; i++) {
-          const int code = blocks[b].codes[i / 4][r][i % 4];
-          sums[i / 16] += code;
-          report.expect(code * double{blocks[b].scale[r]} == want[b * 32 + i], "int8 codes");
-        }
-        report.expect(blocks[b].offset[r] == -128 * (sums[0] + sums[1]) && blocks[b].first_offset[r] == -32 * sums[0] &&
-                          blocks[b].scaled_sum[r] == blocks[b].scale[r] * static_cast<float>(sums[0] + sums[1]),
-                      "sums of int8 codes");
-      }
-    }
+    if (rows == 1)
+      check_codes(reinterpret_cast<const ActSingle*>(group.data()), x, rows, k, report);
+    else
+      check_codes(reinterpret_cast<const ActBlock*>(group.data()), x, rows, k, report);
   }
 }
 

@@ -18,23 +18,40 @@ SF_INLINE F exp_f(F x) {
   return times_power_of_two(p, n);
 }
 
-// Columns [column, column + 32) of a group's 8 rows.
-SF_INLINE void put_rows(ActKind kind, uint8_t* group, int column, const F* lo, const F* hi) {
+// Columns [column, column + 32) of a group of kRows rows; the first kRows of lo and hi are looked at.
+template <int kRows>
+SF_INLINE void put_columns(ActKind kind, uint8_t* group, int column, const F* lo, const F* hi) {
   if (kind == kActInt8) {
-    quantize_rows(lo, hi, (ActBlock*)group + column / kQuantBlock);
+    if (kRows == kRowGroup) return quantize_rows(lo, hi, (ActBlock*)group + column / kQuantBlock);
+    ActBlock all;
+    quantize_rows(lo, hi, &all);
+    ActRows<kRows>* out = (ActRows<kRows>*)group + column / kQuantBlock;
+    for (int r = 0; r < kRows; r++) {
+      for (int c = 0; c < kQuantBlock / 4; c++) __builtin_memcpy(out->codes[c][r], all.codes[c][r], 4);
+      out->scale[r] = all.scale[r], out->scaled_sum[r] = all.scaled_sum[r];
+      out->offset[r] = all.offset[r], out->first_offset[r] = all.first_offset[r];
+    }
   } else if (kind == kActBF16) {
-    uint16_t v[kRowGroup][32];
-    for (int r = 0; r < kRowGroup; r++) store_bf16(v[r], lo[r]), store_bf16(v[r] + 16, hi[r]);
-    uint8_t* out = group + (size_t)column * kRowGroup * 2;
+    uint16_t v[kRows][32];
+    for (int r = 0; r < kRows; r++) store_bf16(v[r], lo[r]), store_bf16(v[r] + 16, hi[r]);
+    uint8_t* out = group + (size_t)column * kRows * 2;
     for (int c = 0; c < 16; c++)
-      for (int r = 0; r < kRowGroup; r++) __builtin_memcpy(out + (c * kRowGroup + r) * 4, v[r] + 2 * c, 4);
+      for (int r = 0; r < kRows; r++) __builtin_memcpy(out + (c * kRows + r) * 4, v[r] + 2 * c, 4);
   } else {
-    float v[kRowGroup][32];
-    for (int r = 0; r < kRowGroup; r++) store(v[r], lo[r]), store(v[r] + 16, hi[r]);
-    float* out = (float*)group + (size_t)column * kRowGroup;
+    float v[kRows][32];
+    for (int r = 0; r < kRows; r++) store(v[r], lo[r]), store(v[r] + 16, hi[r]);
+    float* out = (float*)group + (size_t)column * kRows;
     for (int c = 0; c < 32; c++)
-      for (int r = 0; r < kRowGroup; r++) out[c * kRowGroup + r] = v[r][c];
+      for (int r = 0; r < kRows; r++) out[c * kRows + r] = v[r][c];
   }
+}
+
+// The same of a group that holds n_rows; all 8 of lo and hi are defined.
+SF_INLINE void put_rows(ActKind kind, uint8_t* group, int n_rows, int column, const F* lo, const F* hi) {
+  if (is_single(0, n_rows))
+    put_columns<1>(kind, group, column, lo, hi);
+  else
+    put_columns<kRowGroup>(kind, group, column, lo, hi);
 }
 
 // 1 / sqrt(mean(x^2) + eps); k a multiple of 32.
@@ -65,7 +82,7 @@ void pack_group(const float* x, int ldx, int n_rows, int k, ActKind kind, uint8_
       const float* p = x + (size_t)(r < n_rows ? r : 0) * ldx + i;
       lo[r] = load(p), hi[r] = load(p + 16);
     }
-    put_rows(kind, group, i, lo, hi);
+    put_rows(kind, group, n_rows, i, lo, hi);
   }
 }
 
@@ -90,7 +107,7 @@ void norm_group(const float* x, int ldx, const int32_t* rows, int n_rows, int k,
       lo[r] = mul(mul(load(row[r] + i), inverse[r]), w0);
       hi[r] = mul(mul(load(row[r] + i + 16), inverse[r]), w1);
     }
-    put_rows(kind, group, i, lo, hi);
+    put_rows(kind, group, n_rows, i, lo, hi);
   }
 }
 
@@ -128,7 +145,7 @@ SF_INLINE void gate_up(const float* y, int ldy, int n_rows, int n_out, ActKind k
                                       load(p + 32 * half + 16))
                                 : zero_f();
       }
-      put_rows(kind, group, column + i, v[0], v[1]);
+      put_rows(kind, group, rows, column + i, v[0], v[1]);
     }
   }
 }

@@ -17,8 +17,8 @@ SF_INLINE void fetch_ahead(const uint8_t* p, int bytes) {
 }
 
 // sum[r] += codes of 4 or 5 bits times activations; `p` points at the codes.
-template <int R, int kBits>
-SF_INLINE void add_products(const uint8_t* p, const ActBlock* a, int row, I* sum) {
+template <int R, int kBits, int kRows>
+SF_INLINE void add_products(const uint8_t* p, const ActRows<kRows>* a, int row, I* sum) {
   I fifth = zero_i();
   if (kBits == 5) fifth = load_bytes(p + kCodeBytes4);
 #ifdef SF_PAIR_SUMS
@@ -44,19 +44,19 @@ SF_INLINE void add_products(const uint8_t* p, const ActBlock* a, int row, I* sum
 }
 
 // Types with a minimum: Q4_1, Q5_1.
-template <int R, int kBits>
+template <int R, int kBits, int kRows>
 SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kBytes = kCodes + 64;
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
-  const ActBlock* a = (const ActBlock*)act;
+  const ActRows<kRows>* a = (const ActRows<kRows>*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kBytes, a++) {
     fetch_ahead<R>(p, kBytes);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
-    add_products<R, kBits>(p, a, row, sum);
+    add_products<R, kBits, kRows>(p, a, row, sum);
     const F d = load_f16(p + kCodes), m = load_f16(p + kCodes + 32);
     SF_UNROLL for (int r = 0; r < R; r++) {
       acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
@@ -67,12 +67,12 @@ SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, i
 }
 
 // Types around zero: Q4_0, Q5_0, Q8_0. The sum begins at what the offset of the codes would add too much.
-template <int R, int kBits>
+template <int R, int kBits, int kRows>
 SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kCodes = kBits == 8 ? kCodeBytes8 : kBits == 5 ? kCodeBytes5 : kCodeBytes4, kBytes = kCodes + 32;
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
-  const ActBlock* a = (const ActBlock*)act;
+  const ActRows<kRows>* a = (const ActRows<kRows>*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kBytes, a++) {
@@ -90,7 +90,7 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
                                                            : dot4_centred(sum[r], codes, a->codes[g][row + r]);
       }
     } else {
-      add_products<R, kBits>(p, a, row, sum);
+      add_products<R, kBits, kRows>(p, a, row, sum);
     }
     const F d = load_f16(p + kCodes);
     SF_UNROLL for (int r = 0; r < R; r++) acc[r] = fma(to_float(sum[r]), mul(d, set1(a->scale[row + r])), acc[r]);
@@ -99,12 +99,12 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
 }
 
 // Q4_K, Q5_K.
-template <int R, int kBits>
+template <int R, int kBits, int kRows>
 SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kParts = kSuperBlock / kQuantBlock;
   const int supers = w->k / kSuperBlock;
   const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodes);
-  const ActBlock* a = (const ActBlock*)act;
+  const ActRows<kRows>* a = (const ActRows<kRows>*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int super = 0; super < supers; super++) {
@@ -116,7 +116,7 @@ SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int
       fetch_ahead<R>(p, kCodes);
       I sum[R];
       SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
-      add_products<R, kBits>(p, a, row, sum);
+      add_products<R, kBits, kRows>(p, a, row, sum);
       const F scale = mul(d, load_u8(scales)), low = mul(e, load_u8(scales + 16));
       SF_UNROLL for (int r = 0; r < R; r++) {
         acc[r] = fma(to_float(sum[r]), mul(scale, set1(a->scale[row + r])), acc[r]);
@@ -129,12 +129,12 @@ SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int
 
 // A scale for 16 k: the low nibbles, k = 0..15 of a part, and the high ones are summed apart.
 // Their scaled sums meet before the scale of the activations multiplies both: one multiplication less a row.
-template <int R>
+template <int R, int kRows>
 SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kParts = kSuperBlock / kQuantBlock;
   const int supers = w->k / kSuperBlock;
   const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodeBytes6);
-  const ActBlock* a = (const ActBlock*)act;
+  const ActRows<kRows>* a = (const ActRows<kRows>*)act;
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int super = 0; super < supers; super++) {
@@ -168,83 +168,88 @@ SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int 
 }
 
 // Two sums hide the latency of the dot product when there are few rows.
-template <int R>
+template <int R, int kRows>
 SF_INLINE void tile_bf16(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kSums = 2, kBytes = kCodeBytes16;
   const uint8_t* p = w->tiles + (size_t)tile * w->k / kQuantBlock * kBytes;
   const uint8_t* a = act + 4 * row;
   F acc[kSums][R];
   SF_UNROLL for (int s = 0; s < kSums; s++) SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = zero_f();
-  for (int b = 0; b < w->k / kQuantBlock; b++, p += kBytes, a += 4 * kRowGroup * kQuantBlock / 2) {
+  for (int b = 0; b < w->k / kQuantBlock; b++, p += kBytes, a += 4 * kRows * kQuantBlock / 2) {
     fetch_ahead<R>(p, kBytes);
     SF_UNROLL for (int g = 0; g < kQuantBlock / 2; g++) {
       const I pairs = load_bytes(p + 64 * g);
       SF_UNROLL for (int r = 0; r < R; r++) acc[g % kSums][r] =
-          dot2_bf16(acc[g % kSums][r], pairs, a + 4 * (g * kRowGroup + r));
+          dot2_bf16(acc[g % kSums][r], pairs, a + 4 * (g * kRows + r));
     }
   }
   SF_UNROLL for (int r = 0; r < R; r++) store(out + (size_t)r * ldo, add(acc[0][r], acc[1][r]));
 }
 
 // The four sums over k mod 4 hide the latency of the addition when there are few rows.
-template <int R>
+template <int R, int kRows>
 SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
   constexpr int kSums = 4;
   const float* p = (const float*)w->tiles + (size_t)tile * w->k * kLanes;
   const float* a = (const float*)act;
   F acc[kSums][R];
   SF_UNROLL for (int s = 0; s < kSums; s++) SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = zero_f();
-  for (int k = 0; k < w->k; k += kSums, p += kSums * kLanes, a += kSums * kRowGroup)
+  for (int k = 0; k < w->k; k += kSums, p += kSums * kLanes, a += kSums * kRows)
     SF_UNROLL for (int s = 0; s < kSums; s++) {
       const F v = load(p + s * kLanes);
-      SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = fma(v, set1(a[s * kRowGroup + row + r]), acc[s][r]);
+      SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = fma(v, set1(a[s * kRows + row + r]), acc[s][r]);
     }
   SF_UNROLL for (int r = 0; r < R; r++)
       store(out + (size_t)r * ldo, add(add(acc[0][r], acc[1][r]), add(acc[2][r], acc[3][r])));
 }
 
-// Rows [row, row + R) of the group at `act`.
-template <int R, WeightKind kKind>
+// Rows [row, row + R) of the group of kRows rows at `act`.
+template <int R, WeightKind kKind, int kRows>
 void tile_rows(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
-  if (SF_GEMM_ROWS == kRowGroup) row = 0;  // a whole group at once: the compiler need not carry an index
+  if (SF_GEMM_ROWS == kRowGroup || kRows == 1) row = 0;  // a whole group at once: the compiler need not carry an index
   switch (kKind) {
     case kWeightQ4_0:
-      return tile_centred<R, 4>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 4, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ5_0:
-      return tile_centred<R, 5>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 5, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ8_0:
-      return tile_centred<R, 8>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 8, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ4_1:
-      return tile_minimum<R, 4>(w, tile, act, row, out, ldo);
+      return tile_minimum<R, 4, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ5_1:
-      return tile_minimum<R, 5>(w, tile, act, row, out, ldo);
+      return tile_minimum<R, 5, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ4_K:
-      return tile_super<R, 4>(w, tile, act, row, out, ldo);
+      return tile_super<R, 4, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ5_K:
-      return tile_super<R, 5>(w, tile, act, row, out, ldo);
+      return tile_super<R, 5, kRows>(w, tile, act, row, out, ldo);
     case kWeightQ6_K:
-      return tile_q6_k<R>(w, tile, act, row, out, ldo);
+      return tile_q6_k<R, kRows>(w, tile, act, row, out, ldo);
     case kWeightBF16:
-      return tile_bf16<R>(w, tile, act, row, out, ldo);
+      return tile_bf16<R, kRows>(w, tile, act, row, out, ldo);
     default:
-      return tile_float<R>(w, tile, act, row, out, ldo);
+      return tile_float<R, kRows>(w, tile, act, row, out, ldo);
   }
 }
 
 using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float*, int);
 
+#define SF_SOME(rows, kind) tile_rows<rows, kind, kRowGroup>
 #if SF_GEMM_ROWS == 8
-#define SF_ROWS(kind)                                                              \
-  {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>, \
-   tile_rows<5, kind>, tile_rows<6, kind>, tile_rows<7, kind>, tile_rows<8, kind>}
+#define SF_ROWS(kind)                                                      \
+  {SF_SOME(1, kind), SF_SOME(2, kind), SF_SOME(3, kind), SF_SOME(4, kind), \
+   SF_SOME(5, kind), SF_SOME(6, kind), SF_SOME(7, kind), SF_SOME(8, kind)}
 #elif SF_GEMM_ROWS == 4
-#define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>, tile_rows<3, kind>, tile_rows<4, kind>}
+#define SF_ROWS(kind) {SF_SOME(1, kind), SF_SOME(2, kind), SF_SOME(3, kind), SF_SOME(4, kind)}
 #else
-#define SF_ROWS(kind) {tile_rows<1, kind>, tile_rows<2, kind>}
+#define SF_ROWS(kind) {SF_SOME(1, kind), SF_SOME(2, kind)}
 #endif
 const TileFunction kTileFunctions[kWeightKinds][SF_GEMM_ROWS] = {
     SF_ROWS(kWeightQ4_0), SF_ROWS(kWeightQ4_1), SF_ROWS(kWeightQ5_0), SF_ROWS(kWeightQ5_1), SF_ROWS(kWeightQ8_0),
     SF_ROWS(kWeightQ4_K), SF_ROWS(kWeightQ5_K), SF_ROWS(kWeightQ6_K), SF_ROWS(kWeightBF16), SF_ROWS(kWeightF32)};
+#define SF_ALONE(kind) tile_rows<1, kind, 1>
+const TileFunction kSingleFunctions[kWeightKinds] = {
+    SF_ALONE(kWeightQ4_0), SF_ALONE(kWeightQ4_1), SF_ALONE(kWeightQ5_0), SF_ALONE(kWeightQ5_1), SF_ALONE(kWeightQ8_0),
+    SF_ALONE(kWeightQ4_K), SF_ALONE(kWeightQ5_K), SF_ALONE(kWeightQ6_K), SF_ALONE(kWeightBF16), SF_ALONE(kWeightF32)};
 
 // A tile stays in the first-level cache while all row groups sweep over it.
 void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles, float* out,
@@ -255,8 +260,9 @@ void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, 
   for (int t = 0; t < n_tiles; t++)
     for (int r = 0; r < n_rows; r += SF_GEMM_ROWS) {
       const int rows = n_rows - r < SF_GEMM_ROWS ? n_rows - r : SF_GEMM_ROWS;
-      kTileFunctions[w->kind][rows - 1](w, tile_begin + t, first_group + (size_t)(r / kRowGroup) * group_bytes,
-                                        r % kRowGroup, out + (size_t)r * ldo + t * kLanes, ldo);
+      const TileFunction form = is_single(r, n_rows) ? kSingleFunctions[w->kind] : kTileFunctions[w->kind][rows - 1];
+      form(w, tile_begin + t, first_group + (size_t)(r / kRowGroup) * group_bytes, r % kRowGroup,
+           out + (size_t)r * ldo + t * kLanes, ldo);
     }
 }
 

@@ -119,18 +119,26 @@ static inline ActKind act_kind(WeightKind kind) {
   return kind == kWeightF32 ? kActFloat : kind == kWeightBF16 ? kActBF16 : kActInt8;
 }
 
-// Activations of 8 rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
+// Activations of kRows rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
 // row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
-struct alignas(64) ActBlock {
-  int8_t codes[kQuantBlock / 4][kRowGroup][4];  // [k / 4][row][k % 4]
-  float scale[kRowGroup];                       // amax / 127
-  float scaled_sum[kRowGroup];                  // scale * sum(codes): multiplies a block's minimum
-  int32_t offset[kRowGroup];                    // -128 * sum(codes): undoes the + 128 of Q8_0
-  int32_t first_offset[kRowGroup];              // -32 * sum(first 16 codes): the same for Q6_K
+template <int kRows>
+struct alignas(kRows * 8) ActRows {
+  int8_t codes[kQuantBlock / 4][kRows][4];  // [k / 4][row][k % 4]
+  float scale[kRows];                       // amax / 127
+  float scaled_sum[kRows];                  // scale * sum(codes): multiplies a block's minimum
+  int32_t offset[kRows];                    // -128 * sum(codes): undoes the + 128 of Q8_0
+  int32_t first_offset[kRows];              // -32 * sum(first 16 codes): the same for Q6_K
 };
-static_assert(sizeof(ActBlock) == 384, "one activation block is six cache lines");
+using ActBlock = ActRows<kRowGroup>;
+// A group of one row is stored without room for others: an eighth of the cache lines, which at large k are more than
+// the first-level cache has.
+using ActSingle = ActRows<1>;
+static_assert(sizeof(ActBlock) == 384 && sizeof(ActSingle) == 48, "blocks have no gaps");
 
-// Bytes of one group of 8 activation rows with k inputs. Groups of bf16 are [k / 2][8][2], of float [k][8].
+// Whether the group that begins with row `row` of n_rows has this row alone. Producers and kernels ask the same.
+static inline bool is_single(int row, int n_rows) { return row % kRowGroup == 0 && n_rows - row == 1; }
+
+// Bytes of one group of 8 activation rows with k inputs. Groups of bf16 are [k / 2][rows][2], of float [k][rows].
 static inline size_t act_group_bytes(ActKind kind, int k) {
   if (kind == kActInt8) return (size_t)k / kQuantBlock * sizeof(ActBlock);
   return (size_t)k * kRowGroup * (kind == kActBF16 ? 2 : 4);

@@ -95,7 +95,8 @@ std::vector<double> measure_products(const KernelTable& kernels, ThreadPool& poo
   std::vector<float> x(static_cast<size_t>(kRowGroup) * w.k);
   for (size_t i = 0; i < x.size(); i++) x[i] = static_cast<float>(i * 37 % 255) / 127.0f - 1.0f;
   for (int g = 0; g < groups; g++)
-    kernels.pack_group(x.data(), w.k, kRowGroup, w.k, w.act, act.data() + g * group_bytes);
+    kernels.pack_group(x.data(), w.k, std::min(kRowGroup, rows - g * kRowGroup), w.k, w.act,
+                       act.data() + g * group_bytes);
 
   ProductsJob job{&kernels, act.data(), rows, tiles_per_chunk(w, 1, row_chunks, pool.size()), {}, 0};
   job.y_size = static_cast<size_t>(kChunkRows) * job.tiles_per_chunk * kLanes;
