@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ MAX_CALLS = 128
 """Of one message."""
 
 
-def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Wire messages -> what the template sees, as `Conversation.messages` holds it.
 
     Text parts are joined by newlines; `developer` is what OpenAI's newer clients call `system`.

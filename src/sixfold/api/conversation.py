@@ -6,14 +6,15 @@ ChoiceDelta  --Parting--> PartedDelta: content, reasoning, calls; finish reason
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
+from sixfold.api.thinking import thinking_variables
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
@@ -33,8 +34,11 @@ __all__ = [
     "prepare",
     "prompt_ids",
     "render",
-    "template_of",
+    "render_text",
+    "template_for",
 ]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +68,12 @@ class Conversation:
             and where there are any `name`, `tool_call_id`, `reasoning_content`, and
             `tool_calls` = [{"id", "type": "function", "function": {"name", "arguments": dict}}].
         template_kwargs: more variables for the template.
+        effort: how much to think, see `thinking.py`; None: what the template does by itself.
         continue_final_message: the answer goes on with the last message; without a generation prompt.
         adds_bos: a BOS that the model wants leads the prompt, also where the template writes none.
         any_length: the prompt will be shortened: it may be too long for now.
         grammar: that the answer must follow; "": none.
-        messages_field, kwargs_field: names for errors.
+        messages_field, effort_field: names for errors.
         parameters_field: the same; `{}` stands for a tool's index.
     """
 
@@ -77,13 +82,14 @@ class Conversation:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     adds_bos: bool = True
     any_length: bool = False
     grammar: str = ""
     messages_field: str = "messages"
-    kwargs_field: str = "chat_template_kwargs"
+    effort_field: str = "reasoning_effort"
     parameters_field: str = "tools[{}].function.parameters"
 
     @property
@@ -138,29 +144,45 @@ async def prepare(context: ApiContext, conversation: Conversation) -> Prepared:
     """Render, tokenize and find out how the answer is to be read; made beside the event loop.
 
     Raises:
-        InvalidRequest: there is no template, or it refuses these messages; a tool's schema cannot be enforced.
+        InvalidRequest: what `template_for` raises; the template refuses these messages; a tool's schema cannot be
+            enforced.
         ContextLengthExceeded: the prompt is too long, whatever its tokens are.
     """
-    template = template_of(context, conversation.messages_field)
+    template = template_for(context, conversation)
     n_chars = sum(len(str(message.get("content", ""))) for message in conversation.messages)
     run = context.aside if conversation.any_length and n_chars > LONG_TEXT_CHARS else context.in_thread
     return await run(_prepare, context, template, conversation)
 
 
-def template_of(context: ApiContext, messages_field: str = "messages") -> ChatTemplate:
-    """Raises: InvalidRequest: the model has none."""
+def template_for(context: ApiContext, conversation: Conversation) -> ChatTemplate:
+    """The model's template. A cheap check, to be made before what costs more.
+
+    Raises:
+        InvalidRequest: the model has none, or it cannot be told how much to think.
+    """
     template = context.client.chat_template
     if template is None:
         raise InvalidRequest(
-            "this model has no chat template; use /v1/completions", param=messages_field, code="no_chat_template"
+            "this model has no chat template; use /v1/completions",
+            param=conversation.messages_field,
+            code="no_chat_template",
         )
+    _variables(template, conversation)
     return template
 
 
-def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int], *, adds_bos: bool = True) -> list[int]:
-    """A rendered prompt's token ids."""
+def prompt_ids(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+    """The prompt of a conversation that needs no answer. Takes milliseconds at least: use a thread.
+
+    Raises:
+        InvalidRequest: see `render`.
+    """
+    return _tokenized(tokenizer, render(template, conversation), conversation)
+
+
+def _tokenized(tokenizer: Tokenizer, parts: Sequence[str | int], conversation: Conversation) -> list[int]:
     ids = tokenizer.encode_parts([parts])[0]
-    if adds_bos:
+    if conversation.adds_bos:
         tokenizer.lead_with_bos(ids)
     return ids
 
@@ -175,7 +197,7 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
     if not conversation.any_length:
         context.prompt_length.check(parts, conversation.messages_field)
-    ids = prompt_ids(tokenizer, parts, adds_bos=conversation.adds_bos)
+    ids = _tokenized(tokenizer, parts, conversation)
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field
@@ -239,19 +261,38 @@ def render(template: ChatTemplate, conversation: Conversation) -> list[str | int
     Raises:
         InvalidRequest: the template refuses; `param` is one of the conversation's fields.
     """
+    return _rendered(template.render_parts, template, conversation)
+
+
+def render_text(template: ChatTemplate, conversation: Conversation) -> str:
+    """The same as text, for people, see `ChatTemplate.render_text`."""
+    return _rendered(template.render_text, template, conversation)
+
+
+def _rendered(render: Callable[..., R], template: ChatTemplate, conversation: Conversation) -> R:
     shown = [_for_template(tool) for tool in conversation.offered]
     messages, tools = messages_and_tools(template.traits, conversation.messages, shown)
     try:
-        return template.render_parts(
+        return render(
             messages,
             tools=tools or None,
             add_generation_prompt=conversation.add_generation_prompt and not conversation.continue_final_message,
             continue_final=conversation.continue_final_message,
-            template_variables=conversation.template_kwargs,
+            template_variables=_variables(template, conversation),
         )
     except InvalidRequest as error:
-        names = {"messages": conversation.messages_field, "chat_template_kwargs": conversation.kwargs_field}
-        raise InvalidRequest(error.message, param=names.get(error.param or "", error.param), code=error.code) from error
+        param = conversation.messages_field if error.param == "messages" else error.param
+        raise InvalidRequest(error.message, param=param, code=error.code) from error
+
+
+def _variables(template: ChatTemplate, conversation: Conversation) -> dict[str, Any]:
+    """The caller's variables for the template, and those that say how much to think."""
+    told = thinking_variables(template.traits, conversation.effort, conversation.effort_field)
+    for name, value in told.items():
+        if conversation.template_kwargs.get(name, value) != value:
+            field_ = conversation.effort_field
+            raise InvalidRequest(f"{field_} and chat_template_kwargs.{name} differ; give one", param=field_)
+    return {**conversation.template_kwargs, **told}
 
 
 class PartedDelta(msgspec.Struct, frozen=True):

@@ -79,7 +79,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": ([], ["text"]),
-    "reasoning_effort": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -257,31 +256,38 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning: Annotated[str | None, says("the same by its newer name")] = None
 
 
+Tools = Annotated[list[ToolDefinition] | None, says("functions that the model may call")]
+AddGenerationPrompt = Annotated[bool | None, says("the prompt ends with the opening of an assistant's turn", True)]
+ContinueFinalMessage = Annotated[
+    bool | None,
+    says("the prompt ends inside the last message, an assistant's; not with `add_generation_prompt` true", False),
+]
+AddBos = Annotated[bool | None, says("false: no BOS but the one that the chat template writes", True)]
+TemplateKwargs = Annotated[dict[str, Any] | None, says("more variables for the chat template")]
+ReasoningEffort = Annotated[
+    str | None,
+    says(
+        "none, minimal, low, medium, high, xhigh: what the chat template has a scale or a switch for", "the template's"
+    ),
+]
+
+
 class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/chat/completions`."""
 
     OFFERED: ClassVar = frozenset({"parallel_tool_calls", "tools", "tool_choice"})
 
     messages: Annotated[list[ChatMessage], says("1 to 4096 messages")]
-    tools: Annotated[list[ToolDefinition] | None, says("functions that the model may call")] = None
+    tools: Tools = None
     tool_choice: Annotated[
         str | NamedTool | None, says("`auto`, `none`, `required`, or one function", "`auto` with tools, else `none`")
     ] = None
     parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
-    add_generation_prompt: Annotated[
-        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
-    ] = None
-    continue_final_message: Annotated[
-        bool | None,
-        says(
-            "the answer goes on with the last message, an assistant's; not with `add_generation_prompt` true",
-            False,
-        ),
-    ] = None
-    add_special_tokens: Annotated[
-        bool | None, says("false: no BOS but the one that the chat template writes", True)
-    ] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddBos = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     include_reasoning: Annotated[bool | None, says("reasoning is part of the answer", True)] = None
     max_completion_tokens: Annotated[
         int | None, says("OpenAI's newer name of `max_tokens`; both only with one value")
@@ -292,7 +298,6 @@ class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     function_call: Annotated[Any, says("OpenAI's older name of `tool_choice`")] = None
     functions: Annotated[Any, says("OpenAI's older name of `tools`")] = None
     modalities: Annotated[Any, says("only text is written")] = None
-    reasoning_effort: Annotated[Any, says("how long a model thinks before it answers")] = None
     verbosity: Annotated[Any, says("how long an answer is")] = None
     web_search_options: Annotated[Any, says("there is no search")] = None
     echo: Annotated[bool | None, says("no part of the chat is repeated in the answer")] = None
@@ -321,14 +326,16 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`POST /apply-template`."""
+    """`POST /apply-template`: what makes the prompt of a chat."""
 
     messages: Annotated[list[ChatMessage], says("as in a chat")]
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
-    add_generation_prompt: Annotated[
-        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
-    ] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    tools: Tools = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddBos = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     return_token_ids: Annotated[bool | None, says("`prompt_token_ids` in the answer", False)] = None
 
 
@@ -339,13 +346,19 @@ class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`POST /tokenize`: either `prompt` or `messages`."""
+    """`POST /tokenize`: either `prompt`, or `messages` and what else makes the prompt of a chat."""
 
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
     prompt: Annotated[str | None, says("as in `/v1/completions`")] = None
     messages: Annotated[list[ChatMessage] | None, says("as in a chat; either this or `prompt`")] = None
-    add_special_tokens: Annotated[bool | None, says("a prompt gets the model's BOS, if it has one", True)] = None
-    add_generation_prompt: Annotated[bool | None, says("of the chat template", True)] = None
+    tools: Tools = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: Annotated[
+        bool | None, says("false: no BOS but one that stands in the prompt, or that the chat template writes", True)
+    ] = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     return_token_strs: Annotated[bool | None, says("`token_strs` in the answer", False)] = None
 
 

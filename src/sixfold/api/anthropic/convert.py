@@ -23,16 +23,15 @@ from sixfold.api.conversation import Conversation, Tool, ToolChoice
 from sixfold.api.errors import clip
 from sixfold.api.params import Limits
 from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
+from sixfold.api.thinking import SOME
 from sixfold.api.tool_fields import check_tool, check_tools
 from sixfold.api.type_fault import unsupported_type
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_TOKENS, SamplingParams
 from sixfold.structured import check_grammar, schema_grammar
-from sixfold.text import ChatTemplate
 
 __all__ = [
     "answer_grammar",
-    "check_thinking",
     "conversation_of",
     "generation_request",
     "in_callers_words",
@@ -41,8 +40,7 @@ __all__ = [
 ]
 
 MIN_THINKING_BUDGET = 1024
-THINKING_SWITCH = "enable_thinking"
-"""The variable by which templates are told."""
+EFFORT_OF = {"enabled": SOME, "disabled": "none", "adaptive": None}
 CHOICES: dict[str, Literal["auto", "required", "none", "named"]] = {
     "auto": "auto",
     "any": "required",
@@ -66,23 +64,12 @@ def conversation_of(request: CountTokensRequest) -> Conversation:
         tools=tools,
         tool_choice=_choice(request.tool_choice, tools),
         parallel_tool_calls=request.tool_choice is None or not request.tool_choice.disable_parallel_tool_use,
-        template_kwargs=_thinking(request.thinking),
+        effort=_effort(request.thinking),
         add_generation_prompt=not turns.prefill,
         continue_final_message=turns.prefill,
-        kwargs_field="thinking",
+        effort_field="thinking",
         parameters_field="tools[{}].input_schema",
     )
-
-
-def check_thinking(thinking: Thinking | None, template: ChatTemplate) -> None:
-    """Raises: InvalidRequest: this model cannot be told to think, or not to."""
-    if thinking is None or thinking.type == "adaptive":
-        return
-    thinks, has_switch = template.traits.thinks, THINKING_SWITCH in (template.source or "")
-    if thinking.type == "enabled" and not thinks:
-        raise InvalidRequest("thinking: the chat template of this model knows no thinking", param="thinking")
-    if thinking.type == "disabled" and thinks and not has_switch:
-        raise InvalidRequest("thinking: this model always thinks; its chat template has no switch", param="thinking")
 
 
 @contextmanager
@@ -180,12 +167,12 @@ def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
     return ToolChoice(CHOICES[chosen.type], chosen.name)
 
 
-def _thinking(thinking: Thinking | None) -> dict[str, Any]:
-    """Variables for the template."""
+def _effort(thinking: Thinking | None) -> str | None:
+    """How much to think, in `Conversation`'s words."""
     if thinking is None:
-        return {}
-    if thinking.type not in ("enabled", "disabled", "adaptive"):
-        raise InvalidRequest("thinking.type must be enabled, disabled or adaptive", param="thinking.type")
+        return None
+    if thinking.type not in EFFORT_OF:
+        raise InvalidRequest(f"thinking.type must be one of {', '.join(EFFORT_OF)}", param="thinking.type")
     if thinking.display not in (None, "summarized"):
         raise unsupported("thinking.display")
     budget = thinking.budget_tokens
@@ -198,7 +185,7 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
             f"thinking.budget_tokens must be at least {MIN_THINKING_BUDGET}, not {budget}",
             param="thinking.budget_tokens",
         )
-    return {} if thinking.type == "adaptive" else {THINKING_SWITCH: thinking.type == "enabled"}
+    return EFFORT_OF[thinking.type]
 
 
 async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> str:

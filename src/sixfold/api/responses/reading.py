@@ -20,21 +20,17 @@ from sixfold.api.responses.schemas import (
     TextFormat,
 )
 from sixfold.api.schemas import GenerationRequest, refuse_unless
+from sixfold.api.thinking import check_effort
 from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
 from sixfold.structured import check_grammar, json_object_grammar, schema_grammar
-from sixfold.text import ChatTemplate
 
-__all__ = ["Asked", "format_grammar", "read", "thinking_switch"]
+__all__ = ["Asked", "format_grammar", "read"]
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 """Asked for by clients that store nothing, so that they can send the reasoning back. Here it is readable as it is."""
-
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-SWITCH, SCALE = "enable_thinking", "reasoning_effort"
-"""Variables by which chat templates are told whether, or how much, to think."""
 
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -153,8 +149,7 @@ def _check_reasoning(request: ResponsesRequest) -> None:
     reasoning = request.reasoning
     if reasoning is None:
         return
-    if reasoning.effort is not None and reasoning.effort not in EFFORTS:
-        raise InvalidRequest(f"reasoning.effort must be one of {', '.join(EFFORTS)}", param="reasoning.effort")
+    check_effort(reasoning.effort, "reasoning.effort")
     for name in ("summary", "generate_summary"):
         if getattr(reasoning, name) not in (None, "auto"):
             raise InvalidRequest(
@@ -208,24 +203,3 @@ def format_grammar(format: TextFormat) -> str:
     grammar = json_object_grammar() if format.schema is None else schema_grammar(format.schema, param=field)
     check_grammar(grammar, param=field)
     return grammar
-
-
-def thinking_switch(template: ChatTemplate | None, asked: Asked) -> dict[str, Any]:
-    """`reasoning.effort` -> variables of the chat template, which has a switch, a scale, or neither.
-
-    Raises:
-        InvalidRequest: the template can do nothing about it.
-    """
-    reasoning = asked.request.reasoning
-    effort = reasoning.effort if reasoning is not None else None
-    if effort is None or template is None or template.source is None:
-        return {}
-    if SCALE in template.source and effort != "none":
-        return {SCALE: effort}
-    if SWITCH in template.source:
-        return {SWITCH: effort != "none"}
-    if effort == "none" and not template.traits.thinks:
-        return {}
-    raise InvalidRequest(
-        f"reasoning.effort: this model has no switch for {effort!r}", param="reasoning.effort", code="unsupported_field"
-    )
