@@ -181,9 +181,9 @@ def _types() -> list[str]:
 
 
 def _base(struct: type[msgspec.Struct]) -> type[msgspec.Struct] | None:
-    """The type whose fields it shares with others."""
+    """The type whose fields it shares with others. One without a public name is no page's matter."""
     base: type[msgspec.Struct] = struct.__bases__[0]
-    return None if base is msgspec.Struct else base
+    return None if base is msgspec.Struct or base.__name__.startswith("_") else base
 
 
 def _field_row(doc: FieldDoc) -> str:

@@ -397,6 +397,10 @@ class LLM:
                 raise InvalidRequest("a message needs a role and a content, both texts", param=f"messages[{i}]")
             if message["role"] not in ROLES:
                 raise InvalidRequest(f"a role is one of {', '.join(sorted(ROLES))}", param=f"messages[{i}].role")
+        for i, tool in enumerate(tools):
+            function = tool.get("function") if isinstance(tool, Mapping) else None
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise InvalidRequest('a tool is {"type": "function", "function": {"name": ...}}', param=f"tools[{i}]")
         shown, tools = messages_and_tools(template.traits, list(messages), tools)
         [ids] = self.tokenizer.encode_parts([template.render_parts(shown, tools=tools or None, **options)])
         self.tokenizer.lead_with_bos(ids)

@@ -100,6 +100,11 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+TruncationSide = Annotated[
+    Literal["left", "right"] | None, says("which end `truncate_prompt_tokens` takes away; the other is kept", "left")
+]
+
+
 class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields that both endpoints have."""
 
@@ -170,10 +175,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
             "off",
         ),
     ] = None
-    truncation_side: Annotated[
-        Literal["left", "right"] | None,
-        says("which end of the prompt `truncate_prompt_tokens` takes away; the other is kept", "left"),
-    ] = None
+    truncation_side: TruncationSide = None
     timeout: Annotated[
         float | None,
         says("seconds from the request's arrival, above 0, to 86400; afterwards it ends with `deadline_exceeded`"),
@@ -319,6 +321,13 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         str | None, says("`mean` of the tokens' hidden states, or `last`: the last token's", "`mean`")
     ] = None
     normalize: Annotated[bool | None, says("to length 1", True)] = None
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        says(
+            "a longer text is cut to so many tokens, a BOS that the model wants among them; -1: to the context", "off"
+        ),
+    ] = None
+    truncation_side: TruncationSide = None
     priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
     cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
     # inert
@@ -327,6 +336,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`POST /apply-template`: what makes the prompt of a chat."""
+
+    OFFERED: ClassVar = frozenset({"tools"})
 
     messages: Annotated[list[ChatMessage], says("as in a chat")]
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
@@ -347,6 +358,8 @@ class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`POST /tokenize`: either `prompt`, or `messages` and what else makes the prompt of a chat."""
+
+    OFFERED: ClassVar = frozenset({"tools"})
 
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
     prompt: Annotated[str | None, says("as in `/v1/completions`")] = None

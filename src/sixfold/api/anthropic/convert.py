@@ -15,7 +15,7 @@ from sixfold.api.anthropic.wire import (
     CustomTool,
     JsonFormat,
     MessagesRequest,
-    Thinking,
+    ThinkingConfig,
     ToolSelection,
 )
 from sixfold.api.context import ApiContext
@@ -167,7 +167,7 @@ def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
     return ToolChoice(CHOICES[chosen.type], chosen.name)
 
 
-def _effort(thinking: Thinking | None) -> str | None:
+def _effort(thinking: ThinkingConfig | None) -> str | None:
     """How much to think, in `Conversation`'s words."""
     if thinking is None:
         return None

@@ -17,9 +17,9 @@ from sixfold.api.decoding import convert
 from sixfold.api.errors import clip
 from sixfold.api.logprobs import ChatEntry
 from sixfold.api.responses.schemas import (
-    ContentPart,
     FunctionCallItem,
     FunctionCallOutputItem,
+    ItemPart,
     MessageItem,
     ReasoningItem,
 )
@@ -211,7 +211,7 @@ def _texts(where: str, content: str | list[dict[str, Any]], ignored: list[str] |
         kind = part.get("type")
         if kind not in PART_TYPES:
             raise unsupported_type(f"{where}[{i}].type", kind, PART_TYPES)
-        texts.append(convert(ContentPart, part, f"{where}[{i}]", ignored).text)
+        texts.append(convert(ItemPart, part, f"{where}[{i}]", ignored).text)
     return texts
 
 

@@ -15,7 +15,7 @@ from sixfold.api.responses.schemas import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     FunctionTool,
-    NamedTool,
+    NamedFunctionTool,
     ResponsesRequest,
     TextFormat,
 )
@@ -185,7 +185,7 @@ def _tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> Tool
         return tool_choice(choice, tools)
     if choice.get("type") != "function":
         raise unsupported_type("tool_choice.type", choice.get("type"), ("function",))
-    name = convert(NamedTool, choice, "tool_choice", None).name
+    name = convert(NamedFunctionTool, choice, "tool_choice", None).name
     if name not in {tool.name for tool in tools}:
         raise InvalidRequest(
             f"tool_choice.name: there is no tool of the name {clip(name, 64)}", param="tool_choice.name"

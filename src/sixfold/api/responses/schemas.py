@@ -10,126 +10,123 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+
+from sixfold.api.field_docs import says
+from sixfold.api.schemas import ReasoningEffort
 
 __all__ = [
     "GENERATION_FIELDS",
-    "ContentPart",
     "FunctionCallItem",
     "FunctionCallOutputItem",
     "FunctionTool",
+    "ItemPart",
     "MessageItem",
-    "NamedTool",
+    "NamedFunctionTool",
     "ReasoningItem",
     "ReasoningOptions",
     "ResponsesRequest",
     "ResponsesStreamOptions",
     "TextFormat",
-    "TextOptions",
+    "TextSettings",
 ]
 
 JsonObject = dict[str, Any]
 
 
-class _Strict(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class ReasoningOptions(_Strict):
+class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`reasoning`."""
 
-    effort: Annotated[
-        str | None, Meta(description="none, minimal, low, medium, high, xhigh: what the chat template has a switch for")
-    ] = None
-    summary: Annotated[str | None, Meta(description="only `auto`: reasoning comes in full")] = None
-    generate_summary: Annotated[str | None, Meta(description="older name of summary")] = None
+    effort: ReasoningEffort = None
+    summary: Annotated[str | None, says("only `auto`: reasoning comes in full")] = None
+    generate_summary: Annotated[str | None, says("older name of summary")] = None
 
 
-class TextFormat(_Strict):
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`text.format`: `text`, `json_object`, or `json_schema` with a schema."""
 
-    type: Annotated[str, Meta(description="`text`, `json_object`, `json_schema`")]
-    name: Annotated[str | None, Meta(description="of the schema; returned")] = None
-    schema: Annotated[JsonObject | None, Meta(description="JSON schema that the answer follows")] = None
-    strict: Annotated[bool | None, Meta(description="enforced in any case")] = None
-    description: Annotated[str | None, Meta(description="returned")] = None
+    type: Annotated[str, says("`text`, `json_object`, `json_schema`")]
+    name: Annotated[str | None, says("of the schema; returned")] = None
+    schema: Annotated[JsonObject | None, says("JSON schema that the answer follows")] = None
+    strict: Annotated[bool | None, says("enforced in any case")] = None
+    description: Annotated[str | None, says("returned")] = None
 
 
-class TextOptions(_Strict):
+class TextSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`text`."""
 
-    format: Annotated[TextFormat | None, Meta(description="text, any JSON object, or JSON of a schema")] = None
-    verbosity: Annotated[str | None, Meta(description="only `medium`")] = None
+    format: Annotated[TextFormat | None, says("text, any JSON object, or JSON of a schema")] = None
+    verbosity: Annotated[str | None, says("only `medium`")] = None
 
 
-class ResponsesStreamOptions(_Strict):
+class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`include_obfuscation` pads OpenAI's streams against eavesdroppers; it is accepted and does nothing here."""
 
-    include_obfuscation: Annotated[bool | None, Meta(description="inert")] = None
+    include_obfuscation: Annotated[bool | None, says("inert")] = None
 
 
-class ResponsesRequest(_Strict):
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/responses`."""
 
     input: Annotated[
         str | list[JsonObject],
-        Meta(description="text, or items: message, function_call, function_call_output, reasoning"),
+        says("text, or items: message, function_call, function_call_output, reasoning"),
     ]
-    model: Annotated[str, Meta(description="a served model's name; left out: the served model")] | None = None
-    instructions: Annotated[str, Meta(description="a system message before everything else")] | None = None
-    previous_response_id: Annotated[str, Meta(description="a stored response that this one continues")] | None = None
-    store: Annotated[bool, Meta(description="keep the answer; default true where the server stores any")] | None = None
-    max_output_tokens: Annotated[int, Meta(description="tokens to generate; default: all that fit")] | None = None
-    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
-    stream_options: Annotated[ResponsesStreamOptions | None, Meta(description="needs stream")] = None
-    tools: Annotated[list[JsonObject], Meta(description="of type function")] | None = None
-    tool_choice: Annotated[str | JsonObject, Meta(description="none, auto, required, or a function")] | None = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most")] = None
-    text: Annotated[TextOptions | None, Meta(description="the format of the answer")] = None
-    reasoning: Annotated[ReasoningOptions | None, Meta(description="how much to think")] = None
+    model: Annotated[str | None, says("name of the served model", "the served model")] = None
+    instructions: Annotated[str | None, says("a system message before everything else")] = None
+    previous_response_id: Annotated[str | None, says("a stored response that this one continues")] = None
+    store: Annotated[bool | None, says("keep the answer", "true where the server stores any")] = None
+    max_output_tokens: Annotated[int | None, says("tokens to generate", "what the context leaves")] = None
+    stream: Annotated[bool | None, says("server-sent events", False)] = None
+    stream_options: Annotated[ResponsesStreamOptions | None, says("needs stream")] = None
+    tools: Annotated[list[JsonObject] | None, says("of type function")] = None
+    tool_choice: (
+        Annotated[str | JsonObject, says("`none`, `auto`, `required`, or a function", "`auto` with tools, else `none`")]
+        | None
+    ) = None
+    parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
+    text: Annotated[TextSettings | None, says("the format of the answer")] = None
+    reasoning: Annotated[ReasoningOptions | None, says("how much to think")] = None
     include: Annotated[
-        list[str] | None, Meta(description="`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
+        list[str] | None, says("`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
     ] = None
-    top_logprobs: Annotated[int, Meta(description="alternatives per token, up to 20; needs include")] | None = None
-    metadata: Annotated[dict[str, str], Meta(description="up to 16 pairs, returned with the answer")] | None = None
+    top_logprobs: Annotated[int | None, says("alternatives per token, up to 20; needs include")] = None
+    metadata: Annotated[dict[str, str] | None, says("up to 16 pairs, returned with the answer")] = None
     # as in the other endpoints
-    temperature: Annotated[float, Meta(description="0 is greedy")] | None = None
-    top_p: Annotated[float | None, Meta(description="above 0, to 1")] = None
-    top_k: Annotated[int, Meta(description="0 and -1 are off")] | None = None
-    min_p: Annotated[float | None, Meta(description="0 to 1")] = None
-    seed: Annotated[int, Meta(description="64-bit; equal requests with equal seeds give equal tokens")] | None = None
-    stop: Annotated[str | list[str] | None, Meta(description="up to 16 strings that end the answer")] = None
-    stop_token_ids: Annotated[list[int] | None, Meta(description="up to 128 ids that end the answer")] = None
-    ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end the answer")] | None = None
-    min_tokens: Annotated[int, Meta(description="no stop token can be drawn before")] | None = None
-    repetition_penalty: Annotated[float | None, Meta(description="0.01 to 2; counts prompt and answer")] = None
-    presence_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
-    frequency_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
-    logit_bias: Annotated[dict[int, float], Meta(description="token id -> added to its logit")] | None = None
-    priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
-    cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
-    timeout: Annotated[float, Meta(description="seconds from arrival; then it ends with deadline_exceeded")] | None = (
-        None
-    )
-    allowed_token_ids: Annotated[list[int], Meta(description="nothing else is drawn")] | None = None
-    bad_words: Annotated[list[str], Meta(description="strings that are never completed")] | None = None
-    script: Annotated[list[str | int], Meta(description="scripted executor only: the tokens that come out")] | None = (
-        None
-    )
+    temperature: Annotated[float | None, says("0 is greedy")] = None
+    top_p: Annotated[float | None, says("above 0, to 1")] = None
+    top_k: Annotated[int | None, says("0 and -1 are off")] = None
+    min_p: Annotated[float | None, says("0 to 1")] = None
+    seed: Annotated[int | None, says("64-bit; equal requests with equal seeds give equal tokens")] = None
+    stop: Annotated[str | list[str] | None, says("up to 16 strings that end the answer")] = None
+    stop_token_ids: Annotated[list[int] | None, says("up to 128 ids that end the answer")] = None
+    ignore_eos: Annotated[bool | None, says("the model's end tokens do not end the answer")] = None
+    min_tokens: Annotated[int | None, says("no stop token can be drawn before")] = None
+    repetition_penalty: Annotated[float | None, says("0.01 to 2; counts prompt and answer")] = None
+    presence_penalty: Annotated[float | None, says("-2 to 2; counts the answer")] = None
+    frequency_penalty: Annotated[float | None, says("-2 to 2; counts the answer")] = None
+    logit_bias: Annotated[dict[int, float] | None, says("token id -> added to its logit")] = None
+    priority: Annotated[int | None, says("lower runs earlier under the priority policy")] = None
+    cache_salt: Annotated[str | None, says("only equal salts share cached blocks")] = None
+    timeout: Annotated[float | None, says("seconds from arrival; then it ends with deadline_exceeded")] = None
+    allowed_token_ids: Annotated[list[int] | None, says("nothing else is drawn")] = None
+    bad_words: Annotated[list[str] | None, says("strings that are never completed")] = None
+    script: (
+        Annotated[list[str | int], says("`--executor scripted` only: the tokens that come out; -1 fails there")] | None
+    ) = None
     # inert
-    user: Annotated[str | None, Meta(description="returned with the answer")] = None
-    service_tier: Annotated[str | None, Meta(description="there is one")] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="returned with the answer")] = None
-    prompt_cache_retention: Annotated[str | None, Meta(description="the cache decides")] = None
-    safety_identifier: Annotated[str | None, Meta(description="returned with the answer")] = None
+    user: Annotated[str | None, says("returned with the answer")] = None
+    service_tier: Annotated[str | None, says("there is one")] = None
+    prompt_cache_key: Annotated[str | None, says("returned with the answer")] = None
+    prompt_cache_retention: Annotated[str | None, says("the cache decides")] = None
+    safety_identifier: Annotated[str | None, says("returned with the answer")] = None
     # unsupported
-    background: Annotated[Any, Meta(description="only false")] = None
-    context_management: Annotated[Any, Meta(description="only an empty list")] = None
-    conversation: Annotated[Any, Meta(description="only null")] = None
-    max_tool_calls: Annotated[Any, Meta(description="only null")] = None
-    moderation: Annotated[Any, Meta(description="only null")] = None
-    prompt: Annotated[Any, Meta(description="only null")] = None
-    truncation: Annotated[Any, Meta(description="only `disabled`")] = None
+    background: Annotated[Any, says("only false")] = None
+    context_management: Annotated[Any, says("only an empty list")] = None
+    conversation: Annotated[Any, says("only null")] = None
+    max_tool_calls: Annotated[Any, says("only null")] = None
+    moderation: Annotated[Any, says("only null")] = None
+    prompt: Annotated[Any, says("only null")] = None
+    truncation: Annotated[Any, says("only `disabled`")] = None
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -170,7 +167,7 @@ GENERATION_FIELDS = (
 """Of the same name and meaning in `GenerationRequest`."""
 
 
-class MessageItem(_Strict):
+class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An item of type `message`, which may be left out. `phase` is a label of OpenAI's models."""
 
     role: str
@@ -181,7 +178,7 @@ class MessageItem(_Strict):
     phase: None = None
 
 
-class ContentPart(_Strict):
+class ItemPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of a message: `input_text` or `output_text`. The other fields are those of an answer sent back."""
 
     type: str
@@ -191,7 +188,7 @@ class ContentPart(_Strict):
     prompt_cache_breakpoint: Any = None
 
 
-class FunctionCallItem(_Strict):
+class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A call that the model made."""
 
     type: str
@@ -204,7 +201,7 @@ class FunctionCallItem(_Strict):
     caller: None = None
 
 
-class FunctionCallOutputItem(_Strict):
+class FunctionCallOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a called function answered."""
 
     type: str
@@ -217,12 +214,12 @@ class FunctionCallOutputItem(_Strict):
     caller: None = None
 
 
-class ReasoningPart(_Strict):
+class ReasoningPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str
     text: str
 
 
-class ReasoningItem(_Strict):
+class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the model thought. Only in the clear: another server's `encrypted_content` cannot be read here."""
 
     type: str
@@ -233,7 +230,7 @@ class ReasoningItem(_Strict):
     status: str | None = None
 
 
-class FunctionTool(_Strict):
+class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call."""
 
     type: str
@@ -243,7 +240,7 @@ class FunctionTool(_Strict):
     strict: bool | None = None
 
 
-class NamedTool(_Strict):
+class NamedFunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`tool_choice` that names the function to call."""
 
     type: str
