@@ -33,7 +33,11 @@ __all__ = [
 JsonObject = dict[str, Any]
 
 
-class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ReasoningOptions(_Strict):
     """`reasoning`."""
 
     effort: ReasoningEffort = None
@@ -41,78 +45,73 @@ class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     generate_summary: Annotated[str | None, says("older name of summary")] = None
 
 
-class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TextFormat(_Strict):
     """`text.format`: `text`, `json_object`, or `json_schema` with a schema."""
 
     type: Annotated[str, says("`text`, `json_object`, `json_schema`")]
     name: Annotated[str | None, says("of the schema; returned")] = None
     schema: Annotated[JsonObject | None, says("JSON schema that the answer follows")] = None
-    strict: Annotated[bool | None, says("enforced in any case")] = None
+    strict: Annotated[bool | None, says("enforced in any case", True)] = None
     description: Annotated[str | None, says("returned")] = None
 
 
-class TextSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TextSettings(_Strict):
     """`text`."""
 
-    format: Annotated[TextFormat | None, says("text, any JSON object, or JSON of a schema")] = None
-    verbosity: Annotated[str | None, says("only `medium`")] = None
+    format: Annotated[TextFormat | None, says("text, any JSON object, or JSON of a schema", "text")] = None
+    verbosity: Annotated[str | None, says("only `medium`", "`medium`")] = None
 
 
-class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesStreamOptions(_Strict):
     """`include_obfuscation` pads OpenAI's streams against eavesdroppers; it is accepted and does nothing here."""
 
-    include_obfuscation: Annotated[bool | None, says("inert")] = None
+    include_obfuscation: Annotated[bool | None, says("inert", False)] = None
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(_Strict):
     """`POST /v1/responses`."""
 
     input: Annotated[
         str | list[JsonObject],
-        says("text, or items: message, function_call, function_call_output, reasoning"),
+        says("text, or 1 to 4096 items: message, function_call, function_call_output, reasoning"),
     ]
-    model: Annotated[str | None, says("name of the served model", "the served model")] = None
-    instructions: Annotated[str | None, says("a system message before everything else")] = None
-    previous_response_id: Annotated[str | None, says("a stored response that this one continues")] = None
-    store: Annotated[bool | None, says("keep the answer", "true where the server stores any")] = None
-    max_output_tokens: Annotated[int | None, says("tokens to generate", "what the context leaves")] = None
+    model: Annotated[str, says("a served model's name", "the served model")] | None = None
+    instructions: Annotated[str, says("a system message before everything else")] | None = None
+    previous_response_id: Annotated[str, says("a stored response that this one continues")] | None = None
+    store: Annotated[bool, says("keep the answer", "true where the server stores any")] | None = None
+    max_output_tokens: Annotated[int, says("tokens to generate, from 1", "what the context leaves")] | None = None
     stream: Annotated[bool | None, says("server-sent events", False)] = None
-    stream_options: Annotated[ResponsesStreamOptions | None, says("needs stream")] = None
-    tools: Annotated[list[JsonObject] | None, says("of type function")] = None
-    tool_choice: (
-        Annotated[str | JsonObject, says("`none`, `auto`, `required`, or a function", "`auto` with tools, else `none`")]
-        | None
-    ) = None
-    parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
+    stream_options: Annotated[ResponsesStreamOptions | None, says("needs `stream`")] = None
+    tools: Annotated[list[JsonObject], says("up to 128 of type `function`")] | None = None
+    tool_choice: Annotated[str | JsonObject, says("`none`, `auto`, `required`, or a function", "`auto`")] | None = None
+    parallel_tool_calls: Annotated[bool | None, says("false: one call at most", True)] = None
     text: Annotated[TextSettings | None, says("the format of the answer")] = None
     reasoning: Annotated[ReasoningOptions | None, says("how much to think")] = None
     include: Annotated[
         list[str] | None, says("`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
     ] = None
-    top_logprobs: Annotated[int | None, says("alternatives per token, up to 20; needs include")] = None
-    metadata: Annotated[dict[str, str] | None, says("up to 16 pairs, returned with the answer")] = None
+    top_logprobs: Annotated[int, says("alternatives per token, up to 20; needs `include`", 0)] | None = None
+    metadata: Annotated[dict[str, str], says("up to 16 pairs, returned with the answer", "`{}`")] | None = None
     # as in the other endpoints
-    temperature: Annotated[float | None, says("0 is greedy")] = None
-    top_p: Annotated[float | None, says("above 0, to 1")] = None
-    top_k: Annotated[int | None, says("0 and -1 are off")] = None
-    min_p: Annotated[float | None, says("0 to 1")] = None
-    seed: Annotated[int | None, says("64-bit; equal requests with equal seeds give equal tokens")] = None
+    temperature: Annotated[float, says("0 to 2; 0 is greedy *", 1.0)] | None = None
+    top_p: Annotated[float | None, says("above 0, to 1 *", 1.0)] = None
+    top_k: Annotated[int, says("0 and -1 are off *", 0)] | None = None
+    min_p: Annotated[float | None, says("0 to 1 *", 0.0)] = None
+    seed: Annotated[int, says("64-bit; equal requests with equal seeds give equal tokens", "random")] | None = None
     stop: Annotated[str | list[str] | None, says("up to 16 strings that end the answer")] = None
     stop_token_ids: Annotated[list[int] | None, says("up to 128 ids that end the answer")] = None
-    ignore_eos: Annotated[bool | None, says("the model's end tokens do not end the answer")] = None
-    min_tokens: Annotated[int | None, says("no stop token can be drawn before")] = None
-    repetition_penalty: Annotated[float | None, says("0.01 to 2; counts prompt and answer")] = None
-    presence_penalty: Annotated[float | None, says("-2 to 2; counts the answer")] = None
-    frequency_penalty: Annotated[float | None, says("-2 to 2; counts the answer")] = None
-    logit_bias: Annotated[dict[int, float] | None, says("token id -> added to its logit")] = None
-    priority: Annotated[int | None, says("lower runs earlier under the priority policy")] = None
-    cache_salt: Annotated[str | None, says("only equal salts share cached blocks")] = None
-    timeout: Annotated[float | None, says("seconds from arrival; then it ends with deadline_exceeded")] = None
-    allowed_token_ids: Annotated[list[int] | None, says("nothing else is drawn")] = None
-    bad_words: Annotated[list[str] | None, says("strings that are never completed")] = None
-    script: (
-        Annotated[list[str | int], says("`--executor scripted` only: the tokens that come out; -1 fails there")] | None
-    ) = None
+    ignore_eos: Annotated[bool, says("the model's end tokens do not end the answer", False)] | None = None
+    min_tokens: Annotated[int, says("no stop token can be drawn before", 0)] | None = None
+    repetition_penalty: Annotated[float | None, says("0.01 to 2; counts prompt and answer *", 1.0)] = None
+    presence_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    frequency_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    logit_bias: Annotated[dict[int, float], says("token id -> added to its logit")] | None = None
+    priority: Annotated[int, says("lower runs earlier under the priority policy", 0)] | None = None
+    cache_salt: Annotated[str, says("only equal salts share cached blocks")] | None = None
+    timeout: Annotated[float, says("seconds from arrival; then it ends with deadline_exceeded")] | None = None
+    allowed_token_ids: Annotated[list[int], says("nothing else is drawn")] | None = None
+    bad_words: Annotated[list[str], says("strings that are never completed")] | None = None
+    script: Annotated[list[str | int], says("scripted executor only: the tokens that come out")] | None = None
     # inert
     user: Annotated[str | None, says("returned with the answer")] = None
     service_tier: Annotated[str | None, says("there is one")] = None
@@ -167,7 +166,7 @@ GENERATION_FIELDS = (
 """Of the same name and meaning in `GenerationRequest`."""
 
 
-class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class MessageItem(_Strict):
     """An item of type `message`, which may be left out. `phase` is a label of OpenAI's models."""
 
     role: str
@@ -178,7 +177,7 @@ class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     phase: None = None
 
 
-class ItemPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ItemPart(_Strict):
     """A part of a message: `input_text` or `output_text`. The other fields are those of an answer sent back."""
 
     type: str
@@ -188,7 +187,7 @@ class ItemPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_breakpoint: Any = None
 
 
-class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionCallItem(_Strict):
     """A call that the model made."""
 
     type: str
@@ -201,7 +200,7 @@ class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     caller: None = None
 
 
-class FunctionCallOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionCallOutputItem(_Strict):
     """What a called function answered."""
 
     type: str
@@ -214,12 +213,12 @@ class FunctionCallOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields
     caller: None = None
 
 
-class ReasoningPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReasoningPart(_Strict):
     type: str
     text: str
 
 
-class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReasoningItem(_Strict):
     """What the model thought. Only in the clear: another server's `encrypted_content` cannot be read here."""
 
     type: str
@@ -230,7 +229,7 @@ class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     status: str | None = None
 
 
-class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionTool(_Strict):
     """A function that the model may call."""
 
     type: str
@@ -240,7 +239,7 @@ class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
-class NamedFunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class NamedFunctionTool(_Strict):
     """`tool_choice` that names the function to call."""
 
     type: str
