@@ -14,6 +14,8 @@ from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import (
     Limits,
+    check_max_tokens,
+    check_top_logprobs,
     deadline_s,
     execution_requests,
     sampling_params,
@@ -27,7 +29,6 @@ from sixfold.api.structured_fields import request_grammar
 from sixfold.api.tool_fields import tool_choice
 from sixfold.api.truncation import Truncation
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS
 
 __all__ = ["create_chat_completion"]
 
@@ -90,13 +91,11 @@ def _limits(request: ChatRequest) -> Limits:
         raise InvalidRequest("max_tokens and max_completion_tokens differ; give one", param="max_completion_tokens")
     field = "max_tokens" if new is None else "max_completion_tokens"
     max_tokens = old if new is None else new
-    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(f"{field} must be between 1 and {MAX_TOKENS}, not {max_tokens}", param=field)
+    check_max_tokens(max_tokens, field)
     top = request.top_logprobs
     if top is not None and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-    if top is not None and not 0 <= top <= MAX_LOGPROBS:
-        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    check_top_logprobs(top)
     return Limits(
         max_tokens=max_tokens,
         max_tokens_field=field,

@@ -12,7 +12,7 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -41,6 +41,7 @@ __all__ = [
     "GenerationRequest",
     "StreamOptions",
     "TokenizeRequest",
+    "not_served",
     "refuse_unless",
     "refuse_unsupported",
     "unsupported",
@@ -388,6 +389,20 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 def unsupported(field: str) -> InvalidRequest:
     """A field that asks for what is known but not offered here."""
     return InvalidRequest(f"{field} is not supported by this server", param=field, code="unsupported_field")
+
+
+def not_served(where: str, kind: object, served: Sequence[str]) -> InvalidRequest:
+    """Something of a type that is not served, or of none."""
+    offered = ", ".join(served)
+    if kind is None:
+        return InvalidRequest(f"{where} is required; it may be {offered}", param=where, code="missing_field")
+    if not isinstance(kind, str):
+        return InvalidRequest(f"{where} must be a string", param=where, code="invalid_type")
+    return InvalidRequest(
+        f"{where}: {clip(kind, 64)} is not supported by this server, but {offered}",
+        param=where,
+        code="unsupported_field",
+    )
 
 
 def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -20,15 +20,14 @@ from sixfold.api.anthropic.wire import (
 )
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
-from sixfold.api.errors import clip
-from sixfold.api.params import Limits
+from sixfold.api.params import Limits, check_max_tokens
 from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
+from sixfold.api.structured_fields import checked_grammar
 from sixfold.api.thinking import SOME
-from sixfold.api.tool_fields import check_tool, check_tools
+from sixfold.api.tool_fields import check_tools, named_choice, new_tool
 from sixfold.api.type_fault import unsupported_type
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_TOKENS, SamplingParams
-from sixfold.structured import check_grammar, schema_grammar
+from sixfold.sampling_params import SamplingParams
 
 __all__ = [
     "answer_grammar",
@@ -116,10 +115,7 @@ def generation_request(request: MessagesRequest) -> GenerationRequest:
 
 def limits_of(request: MessagesRequest) -> Limits:
     """Raises: InvalidRequest: `max_tokens` is out of range."""
-    if not 0 <= request.max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"max_tokens must be between 0 and {MAX_TOKENS}, not {request.max_tokens}", param="max_tokens"
-        )
+    check_max_tokens(request.max_tokens, "max_tokens", least=0)
     budget = request.thinking.budget_tokens if request.thinking is not None else None
     if budget is not None and budget >= request.max_tokens:
         raise InvalidRequest(
@@ -144,10 +140,7 @@ def _tools(tools: list[CustomTool]) -> list[Tool]:
         if tool.type not in (None, "custom"):
             raise unsupported_type(where, tool.type or "")
         refuse_unsupported(tool, UNSUPPORTED, where=f"{where}.")
-        check_tool(tool.name, tool.input_schema, names, f"{where}.name", f"{where}.input_schema")
-        out.append(
-            Tool(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict))
-        )
+        out.append(new_tool(tool, tool.input_schema, names, where, "input_schema"))
     return out
 
 
@@ -160,11 +153,9 @@ def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
         raise InvalidRequest("tool_choice.name belongs to the type tool, and only to it", param="tool_choice.name")
     if chosen.type == "any" and not tools:
         raise InvalidRequest("tool_choice of the type any needs tools", param="tool_choice")
-    if chosen.name is not None and chosen.name not in {tool.name for tool in tools}:
-        raise InvalidRequest(
-            f"tool_choice.name: there is no tool of the name {clip(chosen.name, 64)}", param="tool_choice.name"
-        )
-    return ToolChoice(CHOICES[chosen.type], chosen.name)
+    if chosen.name is not None:
+        return named_choice(chosen.name, tools, "tool_choice.name")
+    return ToolChoice(CHOICES[chosen.type])
 
 
 def _effort(thinking: ThinkingConfig | None) -> str | None:
@@ -195,7 +186,7 @@ async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> st
         InvalidRequest: the schema cannot be enforced; `param` is the field that it stands in.
     """
     where, wanted = _format(request)
-    return "" if wanted is None else await context.in_thread(_checked, wanted.schema, f"{where}.schema")
+    return "" if wanted is None else await context.in_thread(checked_grammar, wanted.schema, f"{where}.schema")
 
 
 def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:
@@ -210,9 +201,3 @@ def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:
     if wanted is not None and wanted.type != "json_schema":
         raise unsupported(f"{where}.type")
     return where, wanted
-
-
-def _checked(schema: dict[str, Any], param: str) -> str:
-    grammar = schema_grammar(schema, param=param)
-    check_grammar(grammar, param=param)
-    return grammar

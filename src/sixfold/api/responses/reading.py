@@ -8,9 +8,8 @@ from typing import Any
 
 from sixfold.api.conversation import Tool, ToolChoice
 from sixfold.api.decoding import convert
-from sixfold.api.errors import clip
-from sixfold.api.params import Limits, sampling_params
-from sixfold.api.responses.items import Item, read_items, unsupported_type
+from sixfold.api.params import Limits, check_max_tokens, check_top_logprobs, sampling_params
+from sixfold.api.responses.items import Item, read_items
 from sixfold.api.responses.schemas import (
     GENERATION_FIELDS,
     UNSUPPORTED,
@@ -19,12 +18,13 @@ from sixfold.api.responses.schemas import (
     ResponsesRequest,
     TextFormat,
 )
-from sixfold.api.schemas import GenerationRequest, refuse_unless
+from sixfold.api.schemas import GenerationRequest, not_served, refuse_unless, unsupported
+from sixfold.api.structured_fields import checked_grammar
 from sixfold.api.thinking import check_effort
-from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
+from sixfold.api.tool_fields import check_tools, named_choice, new_tool, tool_choice
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
-from sixfold.structured import check_grammar, json_object_grammar, schema_grammar
+from sixfold.sampling_params import SamplingParams
+from sixfold.structured import json_object_grammar
 
 __all__ = ["Asked", "format_grammar", "read"]
 
@@ -90,19 +90,15 @@ def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[s
 
 def _limits(request: ResponsesRequest) -> Limits:
     max_tokens = request.max_output_tokens
-    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"max_output_tokens must be between 1 and {MAX_TOKENS}, not {max_tokens}", param="max_output_tokens"
-        )
+    check_max_tokens(max_tokens, "max_output_tokens")
     include = request.include or []
     for name in include:
         if name not in (LOGPROBS, ENCRYPTED_REASONING):
-            raise unsupported_type("include", name, (LOGPROBS, ENCRYPTED_REASONING))
+            raise not_served("include", name, (LOGPROBS, ENCRYPTED_REASONING))
     top = request.top_logprobs or 0
     if top and LOGPROBS not in include:
         raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
-    if not 0 <= top <= MAX_LOGPROBS:
-        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    check_top_logprobs(top)
     return Limits(
         max_tokens=max_tokens,
         max_tokens_field="max_output_tokens",
@@ -130,11 +126,7 @@ def _text_format(request: ResponsesRequest) -> TextFormat:
     if text is None:
         return TEXT
     if text.verbosity not in (None, "medium"):
-        raise InvalidRequest(
-            "text.verbosity other than medium is not supported by this server",
-            param="text.verbosity",
-            code="unsupported_field",
-        )
+        raise unsupported("text.verbosity")
     format = text.format or TEXT
     if format.type not in FORMATS:
         raise InvalidRequest(f"text.format.type must be one of {', '.join(FORMATS)}", param="text.format.type")
@@ -152,11 +144,7 @@ def _check_reasoning(request: ResponsesRequest) -> None:
     check_effort(reasoning.effort, "reasoning.effort")
     for name in ("summary", "generate_summary"):
         if getattr(reasoning, name) not in (None, "auto"):
-            raise InvalidRequest(
-                f"reasoning.{name} is not supported by this server: reasoning comes in full",
-                param=f"reasoning.{name}",
-                code="unsupported_field",
-            )
+            raise unsupported(f"reasoning.{name}")
 
 
 def _tools(tools: list[dict[str, Any]], ignored: list[str] | None) -> list[Tool]:
@@ -166,17 +154,9 @@ def _tools(tools: list[dict[str, Any]], ignored: list[str] | None) -> list[Tool]
     for i, document in enumerate(tools):
         where = f"tools[{i}]"
         if document.get("type") != "function":
-            raise unsupported_type(f"{where}.type", document.get("type"), ("function",))
+            raise not_served(f"{where}.type", document.get("type"), ("function",))
         tool = convert(FunctionTool, document, where, ignored)
-        check_tool(tool.name, tool.parameters, names, f"{where}.name", f"{where}.parameters")
-        out.append(
-            Tool(
-                name=tool.name,
-                description=tool.description,
-                parameters=tool.parameters or {},
-                strict=bool(tool.strict),
-            )
-        )
+        out.append(new_tool(tool, tool.parameters, names, where))
     return out
 
 
@@ -184,13 +164,8 @@ def _tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> Tool
     if not isinstance(choice, dict):
         return tool_choice(choice, tools)
     if choice.get("type") != "function":
-        raise unsupported_type("tool_choice.type", choice.get("type"), ("function",))
-    name = convert(NamedFunctionTool, choice, "tool_choice", None).name
-    if name not in {tool.name for tool in tools}:
-        raise InvalidRequest(
-            f"tool_choice.name: there is no tool of the name {clip(name, 64)}", param="tool_choice.name"
-        )
-    return ToolChoice("named", name)
+        raise not_served("tool_choice.type", choice.get("type"), ("function",))
+    return named_choice(convert(NamedFunctionTool, choice, "tool_choice", None).name, tools, "tool_choice.name")
 
 
 def format_grammar(format: TextFormat) -> str:
@@ -199,7 +174,4 @@ def format_grammar(format: TextFormat) -> str:
     Raises:
         InvalidRequest: the schema cannot be enforced.
     """
-    field = "text.format.schema"
-    grammar = json_object_grammar() if format.schema is None else schema_grammar(format.schema, param=field)
-    check_grammar(grammar, param=field)
-    return grammar
+    return json_object_grammar() if format.schema is None else checked_grammar(format.schema, "text.format.schema")
