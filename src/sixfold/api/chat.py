@@ -9,7 +9,7 @@ from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
 from sixfold.api.chat_parts import PartedChoices, PartedStream
 from sixfold.api.chat_prompt import prompt_conversation
-from sixfold.api.conversation import Conversation, Parting, prepare, template_for
+from sixfold.api.conversation import Conversation, prepare, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import (
@@ -23,6 +23,7 @@ from sixfold.api.params import (
     wants_running_usage,
     wants_usage,
 )
+from sixfold.api.parting import Parting
 from sixfold.api.schemas import ChatRequest
 from sixfold.api.stream import stream
 from sixfold.api.structured_fields import request_grammar

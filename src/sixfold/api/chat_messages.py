@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, not_served, unsupported, unsupported_part
+from sixfold.api.refusals import not_served, unsupported, unsupported_part
+from sixfold.api.schemas import MAX_MESSAGES, ChatMessage
 from sixfold.errors import InvalidRequest
 from sixfold.text import ROLES
 

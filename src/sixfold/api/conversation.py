@@ -1,7 +1,6 @@
-"""What chat, messages and responses have in common, free of any wire format: a conversation in, parts of an answer out.
+"""What chat, messages and responses ask for, free of any wire format. What they answer: `parting.py`.
 
 Conversation --prepare--> Prepared: prompt ids, grammar, a parser per choice
-ChoiceDelta  --Parting--> PartedDelta: content, reasoning, calls; finish reason
 """
 
 from __future__ import annotations
@@ -10,24 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.thinking import thinking_variables
-from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import InvalidRequest
-from sixfold.messages import TokenLogprobs
 from sixfold.text import ChatTemplate, Tokenizer
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END, PartsParser, Thinking
-from sixfold.text.answer_parts import AnswerParser, Content, Part
+from sixfold.text.answer_parts import AnswerParser
 from sixfold.text.call_format import CallFormat
 from sixfold.text.tool_prompt import messages_and_tools
 
 __all__ = [
     "Conversation",
-    "PartedDelta",
-    "Parting",
     "Prepared",
     "Tool",
     "ToolChoice",
@@ -293,57 +286,6 @@ def _variables(template: ChatTemplate, conversation: Conversation) -> dict[str, 
             field_ = conversation.effort_field
             raise InvalidRequest(f"{field_} and chat_template_kwargs.{name} differ; give one", param=field_)
     return {**conversation.template_kwargs, **told}
-
-
-class PartedDelta(msgspec.Struct, frozen=True):
-    """A `ChoiceDelta` taken apart."""
-
-    index: int
-    """Of the choice."""
-    parts: list[Part]
-    finish_reason: str | None
-    """`stop`, `length`, or `tool_calls` where the answer ended by itself and has at least one call."""
-    delta: ChoiceDelta
-    """As it came."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self.delta.token_ids
-
-    @property
-    def stop_reason(self) -> int | str | None:
-        return self.delta.stop_reason
-
-    @property
-    def logprobs(self) -> list[TokenLogprobs] | None:
-        return self.delta.logprobs
-
-
-class Parting:
-    """Takes the answers of one call apart, all its choices.
-
-    Args:
-        n: choices.
-    """
-
-    def __init__(self, prepared: Prepared, n: int) -> None:
-        self._parsers = [prepared.parser() for _ in range(n)]
-
-    def split(self, deltas: Sequence[ChoiceDelta]) -> list[PartedDelta]:
-        """What came with one step. Deltas that say nothing new give an entry all the same, without parts."""
-        return [self._split(delta) for delta in deltas]
-
-    def _split(self, delta: ChoiceDelta) -> PartedDelta:
-        parser = self._parsers[delta.index]
-        finish: str | None = delta.finish_reason
-        if parser is None:
-            return PartedDelta(delta.index, [Content(delta.text)] if delta.text else [], finish, delta)
-        parts = parser.push(delta.text) if delta.text else []
-        if finish is not None:
-            parts += parser.finish()
-            if finish == "stop" and parser.n_calls:
-                finish = "tool_calls"
-        return PartedDelta(delta.index, parts, finish, delta)
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any
 from sixfold.api.call import Call
 from sixfold.api.context import MAX_SCORED, ApiContext
 from sixfold.api.generation import TextOptions
-from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, GenerationRequest, refuse_unsupported
+from sixfold.api.refusals import refuse_unsupported
+from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, GenerationRequest
 from sixfold.engine.request import execution_request
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest
@@ -81,7 +82,7 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
     """
-    refuse_unsupported(request)
+    refuse_unsupported(request, UNSUPPORTED)
     _check_stream(request)
     check_service(request.priority, request.cache_salt)
     given = {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}

@@ -10,7 +10,7 @@ import msgspec
 
 from sixfold.api.conversation import Tool, ToolChoice
 from sixfold.api.errors import clip
-from sixfold.api.schemas import not_served, unsupported
+from sixfold.api.refusals import not_served, unsupported
 from sixfold.api.tool_schemas import NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.conversation import PartedDelta, Parting
 from sixfold.api.errors import ANTHROPIC, ErrorBody
 from sixfold.api.generation import Generation
+from sixfold.api.parting import PartedDelta, Parting
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.text.answer_parts import CallArguments, CallBegin, Content, Part, Reasoning

@@ -21,7 +21,8 @@ from sixfold.api.anthropic.wire import (
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
 from sixfold.api.params import Limits, check_max_tokens
-from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
+from sixfold.api.refusals import refuse_unsupported, unsupported
+from sixfold.api.schemas import GenerationRequest
 from sixfold.api.structured_fields import checked_grammar
 from sixfold.api.thinking import SOME
 from sixfold.api.tool_fields import check_tools, named_choice, new_tool

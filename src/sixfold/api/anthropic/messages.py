@@ -18,10 +18,11 @@ from sixfold.api.anthropic.convert import (
 )
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
-from sixfold.api.conversation import Parting, prepare, prompt_ids, template_for
+from sixfold.api.conversation import prepare, prompt_ids, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import deadline_s, execution_requests, sampling_params, text_options
+from sixfold.api.parting import Parting
 from sixfold.api.stream import stream
 
 __all__ = ["count_tokens", "create_message"]

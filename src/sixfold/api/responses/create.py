@@ -11,12 +11,13 @@ import msgspec
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
-from sixfold.api.conversation import Conversation, Parting, Prepared, prepare, template_for
+from sixfold.api.conversation import Conversation, Prepared, prepare, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.errors import ErrorBody
 from sixfold.api.generation import Generation
 from sixfold.api.logprobs import ChatEntry, ShownEntries
 from sixfold.api.params import deadline_s, execution_requests, text_options
+from sixfold.api.parting import Parting
 from sixfold.api.responses.document import Failure, Response, Usage
 from sixfold.api.responses.events import OutputEvents
 from sixfold.api.responses.items import Item, check_count, decode_items, decode_output, new_id, template_messages

@@ -14,6 +14,7 @@ import msgspec
 from sixfold.api.chat_messages import arguments_object, match_results
 from sixfold.api.decoding import convert
 from sixfold.api.logprobs import ChatEntry
+from sixfold.api.refusals import not_served
 from sixfold.api.responses.schemas import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -21,7 +22,7 @@ from sixfold.api.responses.schemas import (
     MessageItem,
     ReasoningItem,
 )
-from sixfold.api.schemas import MAX_MESSAGES, not_served
+from sixfold.api.schemas import MAX_MESSAGES
 from sixfold.errors import InvalidRequest
 
 __all__ = [

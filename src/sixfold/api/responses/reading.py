@@ -9,6 +9,7 @@ from typing import Any
 from sixfold.api.conversation import Tool, ToolChoice
 from sixfold.api.decoding import convert
 from sixfold.api.params import Limits, check_max_tokens, check_top_logprobs, sampling_params
+from sixfold.api.refusals import not_served, refuse_unsupported, unsupported
 from sixfold.api.responses.items import Item, read_items
 from sixfold.api.responses.schemas import (
     GENERATION_FIELDS,
@@ -18,7 +19,7 @@ from sixfold.api.responses.schemas import (
     ResponsesRequest,
     TextFormat,
 )
-from sixfold.api.schemas import GenerationRequest, not_served, refuse_unless, unsupported
+from sixfold.api.schemas import GenerationRequest
 from sixfold.api.structured_fields import checked_grammar
 from sixfold.api.thinking import check_effort
 from sixfold.api.tool_fields import check_tools, named_choice, new_tool, tool_choice
@@ -65,8 +66,7 @@ def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[s
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
     """
-    for name, neutral in UNSUPPORTED.items():
-        refuse_unless(name, getattr(request, name), neutral)
+    refuse_unsupported(request, UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options needs stream: true", param="stream_options")
     _check_metadata(request.metadata)
