@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from sixfold.errors import ConfigError, EngineDead, InvalidRequest, Overloaded, 
 from sixfold.messages import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.sampling_params import SamplingParams
 from sixfold.text import ROLES, Tokenizer
+from sixfold.text.tool_prompt import messages_and_tools
 
 __all__ = ["LLM", "ChoiceOutput", "RequestOutput"]
 
@@ -174,14 +175,31 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them.
+        """Answer one conversation, or each of a list of them. The answers are text as the model writes it: calls of
+        tools are not taken out of it.
+
+        Args:
+            tools: that the model may call, as OpenAI writes them.
+            add_generation_prompt: the prompt ends with the opening of an assistant's turn.
+            continue_final_message: the answer goes on with the last message.
+            chat_template_kwargs: more variables for the chat template.
 
         Raises:
             InvalidRequest: the model has no chat template, or refuses these messages.
         """
         batch: list[Any] = [messages] if messages and isinstance(messages[0], dict) else list(messages)
-        return self._run([None] * len(batch), [self._chat_ids(m) for m in batch], params, "messages")
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "continue_final": continue_final_message,
+            "template_variables": chat_template_kwargs,
+        }
+        return self._run([None] * len(batch), [self._chat_ids(m, tools, **options) for m in batch], params, "messages")
 
     def embed(
         self,
@@ -367,8 +385,9 @@ class LLM:
         except TypeError:
             raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt") from None
 
-    def _chat_ids(self, messages: Any) -> list[int]:
-        if self.text.chat_template is None:
+    def _chat_ids(self, messages: Any, tools: Sequence[Mapping[str, Any]] = (), **options: Any) -> list[int]:
+        template = self.text.chat_template
+        if template is None:
             raise InvalidRequest("this model has no chat template; use generate", param="messages")
         if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
             raise InvalidRequest("a conversation is a list of messages", param="messages")
@@ -378,7 +397,14 @@ class LLM:
                 raise InvalidRequest("a message needs a role and a content, both texts", param=f"messages[{i}]")
             if message["role"] not in ROLES:
                 raise InvalidRequest(f"a role is one of {', '.join(sorted(ROLES))}", param=f"messages[{i}].role")
-        return self.text.chat_template.render(list(messages))
+        for i, tool in enumerate(tools):
+            function = tool.get("function") if isinstance(tool, Mapping) else None
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise InvalidRequest('a tool is {"type": "function", "function": {"name": ...}}', param=f"tools[{i}]")
+        shown, tools = messages_and_tools(template.traits, list(messages), tools)
+        [ids] = self.tokenizer.encode_parts([template.render_parts(shown, tools=tools or None, **options)])
+        self.tokenizer.lead_with_bos(ids)
+        return ids
 
 
 @contextmanager

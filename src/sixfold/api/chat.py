@@ -7,13 +7,15 @@ from dataclasses import replace
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
-from sixfold.api.chat_messages import template_messages
 from sixfold.api.chat_parts import PartedChoices, PartedStream
-from sixfold.api.conversation import Conversation, Parting, prepare
+from sixfold.api.chat_prompt import prompt_conversation
+from sixfold.api.conversation import Conversation, prepare, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import (
     Limits,
+    check_max_tokens,
+    check_top_logprobs,
     deadline_s,
     execution_requests,
     sampling_params,
@@ -21,14 +23,13 @@ from sixfold.api.params import (
     wants_running_usage,
     wants_usage,
 )
+from sixfold.api.parting import Parting
 from sixfold.api.schemas import ChatRequest
 from sixfold.api.stream import stream
 from sixfold.api.structured_fields import request_grammar
-from sixfold.api.template_kwargs import check_template_kwargs
-from sixfold.api.tool_fields import tool_choice, tools_of
+from sixfold.api.tool_fields import tool_choice
 from sixfold.api.truncation import Truncation
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS
 
 __all__ = ["create_chat_completion"]
 
@@ -46,6 +47,7 @@ async def create_chat_completion(call: Call) -> None:
         conversation = _conversation(request)
         context.check_model(request.model)
         context.check_room(params.n)
+        template_for(context, conversation)
         conversation = replace(conversation, grammar=await request_grammar(context, request))
         prepared = await prepare(context, conversation)
         prompt = prepared.prompt_ids
@@ -75,25 +77,11 @@ async def create_chat_completion(call: Call) -> None:
 
 
 def _conversation(request: ChatRequest) -> Conversation:
-    tools = tools_of(request.tools)
-    continues = bool(request.continue_final_message)
-    if continues and request.add_generation_prompt:
-        raise InvalidRequest(
-            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
-        )
-    if continues and request.messages and request.messages[-1].role != "assistant":
-        raise InvalidRequest(
-            "continue_final_message needs a last message of role assistant", param="continue_final_message"
-        )
-    return Conversation(
-        messages=template_messages(request.messages),
-        tools=tools,
-        tool_choice=tool_choice(request.tool_choice, tools),
+    conversation = prompt_conversation(request.messages, request)
+    return replace(
+        conversation,
+        tool_choice=tool_choice(request.tool_choice, conversation.tools),
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        template_kwargs=check_template_kwargs(request.chat_template_kwargs),
-        add_generation_prompt=request.add_generation_prompt is not False,
-        continue_final_message=continues,
-        adds_bos=request.add_special_tokens is not False,
         any_length=request.truncate_prompt_tokens is not None,
     )
 
@@ -104,13 +92,11 @@ def _limits(request: ChatRequest) -> Limits:
         raise InvalidRequest("max_tokens and max_completion_tokens differ; give one", param="max_completion_tokens")
     field = "max_tokens" if new is None else "max_completion_tokens"
     max_tokens = old if new is None else new
-    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(f"{field} must be between 1 and {MAX_TOKENS}, not {max_tokens}", param=field)
+    check_max_tokens(max_tokens, field)
     top = request.top_logprobs
     if top is not None and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-    if top is not None and not 0 <= top <= MAX_LOGPROBS:
-        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    check_top_logprobs(top)
     return Limits(
         max_tokens=max_tokens,
         max_tokens_field=field,

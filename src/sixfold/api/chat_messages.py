@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sixfold.api.errors import clip
-from sixfold.api.schemas import MAX_MESSAGES, ChatMessage, unsupported, unsupported_part
+from sixfold.api.refusals import not_served, unsupported, unsupported_part
+from sixfold.api.schemas import MAX_MESSAGES, ChatMessage
 from sixfold.errors import InvalidRequest
 from sixfold.text import ROLES
 
@@ -18,7 +19,7 @@ MAX_CALLS = 128
 """Of one message."""
 
 
-def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Wire messages -> what the template sees, as `Conversation.messages` holds it.
 
     Text parts are joined by newlines; `developer` is what OpenAI's newer clients call `system`.
@@ -31,16 +32,16 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     if len(messages) > MAX_MESSAGES:
         raise InvalidRequest(f"messages has more than {MAX_MESSAGES} entries", param="messages")
     out = [_template_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
-    match_results(out, "messages[{}].tool_call_id")
+    match_results(out, [f"messages[{i}].tool_call_id" for i in range(len(out))])
     return out
 
 
-def match_results(messages: list[dict[str, Any]], field: str) -> None:
+def match_results(messages: list[dict[str, Any]], fields: Sequence[str]) -> None:
     """Give each tool message the name of the function whose result it is.
 
     Args:
         messages: as `Conversation.messages` holds them.
-        field: name for errors; `{}` stands for the message's index.
+        fields: of each, what the caller calls the id of its call.
 
     Raises:
         InvalidRequest: a result is of no call before it, or the second one of a call.
@@ -52,9 +53,8 @@ def match_results(messages: list[dict[str, Any]], field: str) -> None:
         if message["role"] == "tool":
             name = open_calls.pop(message["tool_call_id"], None)
             if name is None:
-                where = field.format(i)
                 raise InvalidRequest(
-                    f"{where}: no call of this id comes before it, or it has its result already", param=where
+                    f"{fields[i]}: no call of this id comes before it, or it has its result already", param=fields[i]
                 )
             message.setdefault("name", name)
 
@@ -106,11 +106,7 @@ def _calls(where: str, message: ChatMessage) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for i, call in enumerate(calls):
         if call.type != "function":
-            raise InvalidRequest(
-                f"{where}[{i}].type: only calls of type function are supported, not {clip(call.type, 64)}",
-                param=f"{where}[{i}].type",
-                code="unsupported_field",
-            )
+            raise not_served(f"{where}[{i}].type", call.type, ("function",))
         if any(call.id == other["id"] for other in out):
             raise InvalidRequest(f"{where}[{i}].id is there twice", param=f"{where}[{i}].id")
         function = {"name": call.function.name, "arguments": arguments_object(call.function.arguments)}

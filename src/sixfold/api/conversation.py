@@ -1,40 +1,37 @@
-"""What chat, messages and responses have in common, free of any wire format: a conversation in, parts of an answer out.
+"""What chat, messages and responses ask for, free of any wire format. What they answer: `parting.py`.
 
 Conversation --prepare--> Prepared: prompt ids, grammar, a parser per choice
-ChoiceDelta  --Parting--> PartedDelta: content, reasoning, calls; finish reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Literal, TypeVar
 
 from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
-from sixfold.detokenizer import ChoiceDelta
+from sixfold.api.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
-from sixfold.messages import TokenLogprobs
 from sixfold.text import ChatTemplate, Tokenizer
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END, PartsParser, Thinking
-from sixfold.text.answer_parts import AnswerParser, Content, Part
+from sixfold.text.answer_parts import AnswerParser
 from sixfold.text.call_format import CallFormat
 from sixfold.text.tool_prompt import messages_and_tools
 
 __all__ = [
     "Conversation",
-    "PartedDelta",
-    "Parting",
     "Prepared",
     "Tool",
     "ToolChoice",
     "prepare",
     "prompt_ids",
     "render",
-    "template_of",
+    "render_text",
+    "template_for",
 ]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +61,12 @@ class Conversation:
             and where there are any `name`, `tool_call_id`, `reasoning_content`, and
             `tool_calls` = [{"id", "type": "function", "function": {"name", "arguments": dict}}].
         template_kwargs: more variables for the template.
+        effort: how much to think, see `thinking.py`; None: what the template does by itself.
         continue_final_message: the answer goes on with the last message; without a generation prompt.
         adds_bos: a BOS that the model wants leads the prompt, also where the template writes none.
         any_length: the prompt will be shortened: it may be too long for now.
         grammar: that the answer must follow; "": none.
-        messages_field, kwargs_field: names for errors.
+        messages_field, effort_field: names for errors.
         parameters_field: the same; `{}` stands for a tool's index.
     """
 
@@ -77,13 +75,14 @@ class Conversation:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     adds_bos: bool = True
     any_length: bool = False
     grammar: str = ""
     messages_field: str = "messages"
-    kwargs_field: str = "chat_template_kwargs"
+    effort_field: str = "reasoning_effort"
     parameters_field: str = "tools[{}].function.parameters"
 
     @property
@@ -138,29 +137,45 @@ async def prepare(context: ApiContext, conversation: Conversation) -> Prepared:
     """Render, tokenize and find out how the answer is to be read; made beside the event loop.
 
     Raises:
-        InvalidRequest: there is no template, or it refuses these messages; a tool's schema cannot be enforced.
+        InvalidRequest: what `template_for` raises; the template refuses these messages; a tool's schema cannot be
+            enforced.
         ContextLengthExceeded: the prompt is too long, whatever its tokens are.
     """
-    template = template_of(context, conversation.messages_field)
+    template = template_for(context, conversation)
     n_chars = sum(len(str(message.get("content", ""))) for message in conversation.messages)
     run = context.aside if conversation.any_length and n_chars > LONG_TEXT_CHARS else context.in_thread
     return await run(_prepare, context, template, conversation)
 
 
-def template_of(context: ApiContext, messages_field: str = "messages") -> ChatTemplate:
-    """Raises: InvalidRequest: the model has none."""
+def template_for(context: ApiContext, conversation: Conversation) -> ChatTemplate:
+    """The model's template. A cheap check, to be made before what costs more.
+
+    Raises:
+        InvalidRequest: the model has none, or it cannot be told how much to think.
+    """
     template = context.client.chat_template
     if template is None:
         raise InvalidRequest(
-            "this model has no chat template; use /v1/completions", param=messages_field, code="no_chat_template"
+            "this model has no chat template; use /v1/completions",
+            param=conversation.messages_field,
+            code="no_chat_template",
         )
+    _variables(template, conversation)
     return template
 
 
-def prompt_ids(tokenizer: Tokenizer, parts: Sequence[str | int], *, adds_bos: bool = True) -> list[int]:
-    """A rendered prompt's token ids."""
+def prompt_ids(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+    """The prompt of a conversation that needs no answer. Takes milliseconds at least: use a thread.
+
+    Raises:
+        InvalidRequest: see `render`.
+    """
+    return _tokenized(tokenizer, render(template, conversation), conversation)
+
+
+def _tokenized(tokenizer: Tokenizer, parts: Sequence[str | int], conversation: Conversation) -> list[int]:
     ids = tokenizer.encode_parts([parts])[0]
-    if adds_bos:
+    if conversation.adds_bos:
         tokenizer.lead_with_bos(ids)
     return ids
 
@@ -175,7 +190,7 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
     if not conversation.any_length:
         context.prompt_length.check(parts, conversation.messages_field)
-    ids = prompt_ids(tokenizer, parts, adds_bos=conversation.adds_bos)
+    ids = _tokenized(tokenizer, parts, conversation)
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field
@@ -239,70 +254,38 @@ def render(template: ChatTemplate, conversation: Conversation) -> list[str | int
     Raises:
         InvalidRequest: the template refuses; `param` is one of the conversation's fields.
     """
+    return _rendered(template.render_parts, template, conversation)
+
+
+def render_text(template: ChatTemplate, conversation: Conversation) -> str:
+    """The same as text, for people, see `ChatTemplate.render_text`."""
+    return _rendered(template.render_text, template, conversation)
+
+
+def _rendered(render: Callable[..., R], template: ChatTemplate, conversation: Conversation) -> R:
     shown = [_for_template(tool) for tool in conversation.offered]
     messages, tools = messages_and_tools(template.traits, conversation.messages, shown)
     try:
-        return template.render_parts(
+        return render(
             messages,
             tools=tools or None,
             add_generation_prompt=conversation.add_generation_prompt and not conversation.continue_final_message,
             continue_final=conversation.continue_final_message,
-            template_variables=conversation.template_kwargs,
+            template_variables=_variables(template, conversation),
         )
     except InvalidRequest as error:
-        names = {"messages": conversation.messages_field, "chat_template_kwargs": conversation.kwargs_field}
-        raise InvalidRequest(error.message, param=names.get(error.param or "", error.param), code=error.code) from error
+        param = conversation.messages_field if error.param == "messages" else error.param
+        raise InvalidRequest(error.message, param=param, code=error.code) from error
 
 
-class PartedDelta(msgspec.Struct, frozen=True):
-    """A `ChoiceDelta` taken apart."""
-
-    index: int
-    """Of the choice."""
-    parts: list[Part]
-    finish_reason: str | None
-    """`stop`, `length`, or `tool_calls` where the answer ended by itself and has at least one call."""
-    delta: ChoiceDelta
-    """As it came."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self.delta.token_ids
-
-    @property
-    def stop_reason(self) -> int | str | None:
-        return self.delta.stop_reason
-
-    @property
-    def logprobs(self) -> list[TokenLogprobs] | None:
-        return self.delta.logprobs
-
-
-class Parting:
-    """Takes the answers of one call apart, all its choices.
-
-    Args:
-        n: choices.
-    """
-
-    def __init__(self, prepared: Prepared, n: int) -> None:
-        self._parsers = [prepared.parser() for _ in range(n)]
-
-    def split(self, deltas: Sequence[ChoiceDelta]) -> list[PartedDelta]:
-        """What came with one step. Deltas that say nothing new give an entry all the same, without parts."""
-        return [self._split(delta) for delta in deltas]
-
-    def _split(self, delta: ChoiceDelta) -> PartedDelta:
-        parser = self._parsers[delta.index]
-        finish: str | None = delta.finish_reason
-        if parser is None:
-            return PartedDelta(delta.index, [Content(delta.text)] if delta.text else [], finish, delta)
-        parts = parser.push(delta.text) if delta.text else []
-        if finish is not None:
-            parts += parser.finish()
-            if finish == "stop" and parser.n_calls:
-                finish = "tool_calls"
-        return PartedDelta(delta.index, parts, finish, delta)
+def _variables(template: ChatTemplate, conversation: Conversation) -> dict[str, Any]:
+    """The caller's variables for the template, and those that say how much to think."""
+    told = thinking_variables(template.traits, conversation.effort, conversation.effort_field)
+    for name, value in told.items():
+        if conversation.template_kwargs.get(name, value) != value:
+            field_ = conversation.effort_field
+            raise InvalidRequest(f"{field_} and chat_template_kwargs.{name} differ; give one", param=field_)
+    return {**conversation.template_kwargs, **told}
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.api.errors import clip
 from sixfold.api.json_fault import find_fault, nests_too_much
-from sixfold.api.schemas import unsupported_part
+from sixfold.api.refusals import unsupported_part
 from sixfold.api.type_fault import field_name, refusal, unknown_field, unsupported_type
 from sixfold.errors import InvalidRequest
 

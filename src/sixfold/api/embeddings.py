@@ -24,6 +24,7 @@ from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation, PromptDetails, TextOptions, TotalUsage
 from sixfold.api.params import check_service
 from sixfold.api.schemas import MAX_INPUTS, EmbeddingRequest
+from sixfold.api.truncation import Truncation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
@@ -47,12 +48,17 @@ async def create_embedding(call: Call) -> None:
         check_service(request.priority, request.cache_salt)
         encoding = _one_of("encoding_format", request.encoding_format, "float", "base64")
         pooling = cast(Pooling, _one_of("pooling", request.pooling, "mean", "last"))
+        truncation = Truncation.of(
+            request, max_model_len=context.client.max_model_len, max_tokens=None, is_answered=False
+        )
         texts, ids = split_prompts(request.input, "input")
         context.check_model(request.model)
         size = context.client.embedding_size
         _check_size(max(len(texts), len(ids)), request.dimensions, size)
         context.check_room(1)
-        prompts = ids or await _tokenize(context, texts)
+        prompts = ids or await _tokenize(context, texts, any_length=truncation is not None)
+        if truncation is not None:
+            prompts = [truncation.apply(prompt, context.client.tokenizer) for prompt in prompts]
         requests = _requests(context, request, pooling, prompts)
         waves = _Waves(call, requests, base64=encoding == "base64", normalize=request.normalize is not False)
         await waves.start()
@@ -78,11 +84,11 @@ def _check_size(n_inputs: int, dimensions: int | None, size: int) -> None:
         )
 
 
-async def _tokenize(context: ApiContext, texts: list[str]) -> list[list[int]]:
-    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are."""
+async def _tokenize(context: ApiContext, texts: list[str], *, any_length: bool) -> list[list[int]]:
+    """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
-        for i, text in enumerate(texts):
+        for i, text in enumerate(texts if not any_length else ()):
             context.prompt_length.check([text], _field(i, len(texts)), is_answered=False)
         return context.client.tokenizer.encode_batch(texts, parse_control=False)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api import admin
-from sixfold.api.anthropic.answers import Message
+from sixfold.api.anthropic.answers import AnswerMessage
 from sixfold.api.anthropic.messages import TokenCount
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
@@ -115,7 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Answer a chat, whole or as a stream, in Anthropic's shapes",
         MessagesRequest,
         errors=GENERATION_ERRORS,
-        response=Message,
+        response=AnswerMessage,
         examples={"message": {"messages": _MESSAGES, "max_tokens": 64}},
     ),
     Operation(

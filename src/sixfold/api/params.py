@@ -12,17 +12,20 @@ from typing import Any
 from sixfold.api.call import Call
 from sixfold.api.context import MAX_SCORED, ApiContext
 from sixfold.api.generation import TextOptions
-from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, GenerationRequest, refuse_unsupported
+from sixfold.api.refusals import refuse_unsupported
+from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, GenerationRequest
 from sixfold.engine.request import execution_request
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest
-from sixfold.sampling_params import SamplingParams
+from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
 from sixfold.text.bad_words import bad_word_ids
 from sixfold.text.script import script_ids
 
 __all__ = [
     "Limits",
+    "check_max_tokens",
     "check_service",
+    "check_top_logprobs",
     "deadline_s",
     "execution_requests",
     "sampling_params",
@@ -79,7 +82,7 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
     """
-    refuse_unsupported(request)
+    refuse_unsupported(request, UNSUPPORTED)
     _check_stream(request)
     check_service(request.priority, request.cache_salt)
     given = {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}
@@ -95,6 +98,18 @@ def sampling_params(request: GenerationRequest, limits: Limits, defaults: Mappin
         )
     except InvalidRequest as error:
         raise _renamed(error, {"max_tokens": limits.max_tokens_field, "logprobs": limits.logprobs_field}) from None
+
+
+def check_max_tokens(max_tokens: int | None, field: str, *, least: int = 1) -> None:
+    """Raises: InvalidRequest: no such length of an answer; `field` is what the caller calls it."""
+    if max_tokens is not None and not least <= max_tokens <= MAX_TOKENS:
+        raise InvalidRequest(f"{field} must be between {least} and {MAX_TOKENS}, not {max_tokens}", param=field)
+
+
+def check_top_logprobs(top: int | None) -> None:
+    """Raises: InvalidRequest: no such number of alternatives."""
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
 
 
 def check_service(priority: int | None, cache_salt: str | None) -> None:

@@ -12,16 +12,13 @@ Anything else is an unknown field and refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from sixfold.api.errors import clip
 from sixfold.api.field_docs import says
 from sixfold.api.structured_fields import ResponseFormat, StructuredOutputsField
 from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
-from sixfold.errors import InvalidRequest
 
 __all__ = [
     "INERT",
@@ -41,10 +38,6 @@ __all__ = [
     "GenerationRequest",
     "StreamOptions",
     "TokenizeRequest",
-    "refuse_unless",
-    "refuse_unsupported",
-    "unsupported",
-    "unsupported_part",
 ]
 
 MAX_PROMPTS = 256
@@ -79,7 +72,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": ([], ["text"]),
-    "reasoning_effort": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -101,8 +93,13 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+TruncationSide = Annotated[
+    Literal["left", "right"] | None, says("which end `truncate_prompt_tokens` takes away; the other is kept", "left")
+]
+
+
 class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields that both endpoints have."""
+    """Fields that chats and completions have."""
 
     OFFERED: ClassVar[frozenset[str]] = frozenset()
     """Of `UNSUPPORTED` and `INERT`, what this endpoint offers."""
@@ -171,10 +168,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
             "off",
         ),
     ] = None
-    truncation_side: Annotated[
-        Literal["left", "right"] | None,
-        says("which end of the prompt `truncate_prompt_tokens` takes away; the other is kept", "left"),
-    ] = None
+    truncation_side: TruncationSide = None
     timeout: Annotated[
         float | None,
         says("seconds from the request's arrival, above 0, to 86400; afterwards it ends with `deadline_exceeded`"),
@@ -257,31 +251,38 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning: Annotated[str | None, says("the same by its newer name")] = None
 
 
+Tools = Annotated[list[ToolDefinition] | None, says("functions that the model may call")]
+AddGenerationPrompt = Annotated[bool | None, says("the prompt ends with the opening of an assistant's turn", True)]
+ContinueFinalMessage = Annotated[
+    bool | None,
+    says("the prompt ends inside the last message, an assistant's; not with `add_generation_prompt` true", False),
+]
+AddBos = Annotated[bool | None, says("false: no BOS but the one that the chat template writes", True)]
+TemplateKwargs = Annotated[dict[str, Any] | None, says("more variables for the chat template")]
+ReasoningEffort = Annotated[
+    str | None,
+    says(
+        "none, minimal, low, medium, high, xhigh: what the chat template has a scale or a switch for", "the template's"
+    ),
+]
+
+
 class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/chat/completions`."""
 
     OFFERED: ClassVar = frozenset({"parallel_tool_calls", "tools", "tool_choice"})
 
     messages: Annotated[list[ChatMessage], says("1 to 4096 messages")]
-    tools: Annotated[list[ToolDefinition] | None, says("functions that the model may call")] = None
+    tools: Tools = None
     tool_choice: Annotated[
         str | NamedTool | None, says("`auto`, `none`, `required`, or one function", "`auto` with tools, else `none`")
     ] = None
     parallel_tool_calls: Annotated[bool | None, says("several calls in one answer", True)] = None
-    add_generation_prompt: Annotated[
-        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
-    ] = None
-    continue_final_message: Annotated[
-        bool | None,
-        says(
-            "the answer goes on with the last message, an assistant's; not with `add_generation_prompt` true",
-            False,
-        ),
-    ] = None
-    add_special_tokens: Annotated[
-        bool | None, says("false: no BOS but the one that the chat template writes", True)
-    ] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddBos = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     include_reasoning: Annotated[bool | None, says("reasoning is part of the answer", True)] = None
     max_completion_tokens: Annotated[
         int | None, says("OpenAI's newer name of `max_tokens`; both only with one value")
@@ -292,7 +293,6 @@ class ChatRequest(GenerationRequest, kw_only=True, forbid_unknown_fields=True):
     function_call: Annotated[Any, says("OpenAI's older name of `tool_choice`")] = None
     functions: Annotated[Any, says("OpenAI's older name of `tools`")] = None
     modalities: Annotated[Any, says("only text is written")] = None
-    reasoning_effort: Annotated[Any, says("how long a model thinks before it answers")] = None
     verbosity: Annotated[Any, says("how long an answer is")] = None
     web_search_options: Annotated[Any, says("there is no search")] = None
     echo: Annotated[bool | None, says("no part of the chat is repeated in the answer")] = None
@@ -314,6 +314,13 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         str | None, says("`mean` of the tokens' hidden states, or `last`: the last token's", "`mean`")
     ] = None
     normalize: Annotated[bool | None, says("to length 1", True)] = None
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        says(
+            "a longer text is cut to so many tokens, a BOS that the model wants among them; -1: to the context", "off"
+        ),
+    ] = None
+    truncation_side: TruncationSide = None
     priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
     cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
     # inert
@@ -321,14 +328,18 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`POST /apply-template`."""
+    """`POST /apply-template`: what makes the prompt of a chat."""
+
+    OFFERED: ClassVar = frozenset({"tools"})
 
     messages: Annotated[list[ChatMessage], says("as in a chat")]
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
-    add_generation_prompt: Annotated[
-        bool | None, says("the prompt ends with the opening of an assistant's turn", True)
-    ] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, says("more variables for the chat template")] = None
+    tools: Tools = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddBos = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     return_token_ids: Annotated[bool | None, says("`prompt_token_ids` in the answer", False)] = None
 
 
@@ -339,13 +350,21 @@ class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`POST /tokenize`: either `prompt` or `messages`."""
+    """`POST /tokenize`: either `prompt`, or `messages` and what else makes the prompt of a chat."""
+
+    OFFERED: ClassVar = frozenset({"tools"})
 
     model: Annotated[str | None, says("name of the served model", "the served model")] = None
     prompt: Annotated[str | None, says("as in `/v1/completions`")] = None
     messages: Annotated[list[ChatMessage] | None, says("as in a chat; either this or `prompt`")] = None
-    add_special_tokens: Annotated[bool | None, says("a prompt gets the model's BOS, if it has one", True)] = None
-    add_generation_prompt: Annotated[bool | None, says("of the chat template", True)] = None
+    tools: Tools = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: Annotated[
+        bool | None, says("false: no BOS but one that stands in the prompt, or that the chat template writes", True)
+    ] = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning_effort: ReasoningEffort = None
     return_token_strs: Annotated[bool | None, says("`token_strs` in the answer", False)] = None
 
 
@@ -357,48 +376,3 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     skip_special_tokens: Annotated[bool | None, says("control tokens have no text; else they are spelled", False)] = (
         None
     )
-
-
-def unsupported(field: str) -> InvalidRequest:
-    """A field that asks for what is known but not offered here."""
-    return InvalidRequest(f"{field} is not supported by this server", param=field, code="unsupported_field")
-
-
-def unsupported_part(where: str, index: int, kind: str) -> InvalidRequest:
-    """A part of a message that is not text.
-
-    Args:
-        where: the message's content.
-        index: of the part in it.
-        kind: its type.
-    """
-    return InvalidRequest(
-        f"{where}: only parts of type text are supported; part {index} is of type {clip(kind, 64)}",
-        param=where,
-        code="unsupported_field",
-    )
-
-
-def refuse_unsupported(
-    request: msgspec.Struct, asks_for_nothing: Mapping[str, tuple[Any, ...]] = UNSUPPORTED, *, where: str = ""
-) -> None:
-    """Refuse what is known but not offered.
-
-    Args:
-        asks_for_nothing: field -> values, besides null, that are taken all the same.
-        where: the object's place in the request, with a dot behind it.
-
-    Raises:
-        InvalidRequest: a field asks for what this server does not offer; `param` names it.
-    """
-    for name in type(request).__struct_fields__:
-        neutral = asks_for_nothing.get(name)
-        if neutral is None or name in getattr(request, "OFFERED", ()):
-            continue
-        refuse_unless(where + name, getattr(request, name), neutral)
-
-
-def refuse_unless(field: str, value: Any, neutral: tuple[Any, ...]) -> None:
-    """Raises: InvalidRequest: the field's value is neither null nor one of the `neutral` ones."""
-    if value is not None and not any(value == ok and type(value) is type(ok) for ok in neutral):
-        raise unsupported(field)

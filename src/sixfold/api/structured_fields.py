@@ -11,7 +11,14 @@ from sixfold.api.field_docs import says
 from sixfold.errors import InvalidRequest
 from sixfold.structured import StructuredOutputs, check_grammar, json_object_grammar, schema_grammar
 
-__all__ = ["JsonSchemaFormat", "ResponseFormat", "StructuredOutputsField", "asks_for_structure", "request_grammar"]
+__all__ = [
+    "JsonSchemaFormat",
+    "ResponseFormat",
+    "StructuredOutputsField",
+    "asks_for_structure",
+    "checked_grammar",
+    "request_grammar",
+]
 
 MAX_NAME_CHARS = 64
 
@@ -93,9 +100,19 @@ def _grammar(request: _Asking) -> str:
         param = "structured_outputs"
         grammar = StructuredOutputs(**msgspec.structs.asdict(outputs)).grammar_text(param=param)
     elif format_ is not None and format_.json_schema is not None:
-        param = "response_format"
-        grammar = schema_grammar(format_.json_schema.schema, param=param)
+        return checked_grammar(format_.json_schema.schema, "response_format")
     else:
         return json_object_grammar()
+    check_grammar(grammar, param=param)
+    return grammar
+
+
+def checked_grammar(schema: Any, param: str) -> str:
+    """The grammar of a JSON schema, compiled once to see that it can be. Takes milliseconds: use a thread.
+
+    Raises:
+        InvalidRequest: the schema cannot be enforced; `param` as given.
+    """
+    grammar = schema_grammar(schema, param=param)
     check_grammar(grammar, param=param)
     return grammar

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.chat_messages import template_messages
-from sixfold.api.conversation import Conversation, prompt_ids, render, template_of
+from sixfold.api.chat_prompt import PROMPT_OPTIONS, prompt_conversation
+from sixfold.api.context import ApiContext
+from sixfold.api.conversation import prompt_ids, render_text, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
@@ -44,8 +43,10 @@ async def tokenize(call: Call) -> None:
     context = call.context
     with context.admitted():
         request, ignored = await read_request(call, TokenizeRequest)
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequest("give either prompt or messages", param="prompt")
         context.check_model(request.model)
-        ids = await _ids(call, request)
+        ids = await _ids(context, request)
         tokenizer = context.client.tokenizer
         check_ids(ids, tokenizer, "prompt" if request.messages is None else "messages")
     pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
@@ -71,46 +72,28 @@ async def apply_template(call: Call) -> None:
     context = call.context
     with context.admitted():
         request, ignored = await read_request(call, ApplyTemplateRequest)
-        messages = template_messages(request.messages)
+        conversation = prompt_conversation(request.messages, request)
         context.check_model(request.model)
-        template, tokenizer = template_of(context), context.client.tokenizer
-        options: dict[str, Any] = {
-            "add_generation_prompt": request.add_generation_prompt is not False,
-            "template_variables": request.chat_template_kwargs,
-        }
+        template, tokenizer = template_for(context, conversation), context.client.tokenizer
 
         def render() -> ApplyTemplateResponse:
-            answer = ApplyTemplateResponse(template.render_text(messages, **options))
+            answer = ApplyTemplateResponse(render_text(template, conversation))
             if request.return_token_ids:
-                [ids] = tokenizer.encode_parts([template.render_parts(messages, **options)])
-                tokenizer.lead_with_bos(ids)
-                answer.prompt_token_ids = ids
+                answer.prompt_token_ids = prompt_ids(template, tokenizer, conversation)
             return answer
 
         answer = await context.aside(render)
     await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
 
 
-async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
-    if (request.prompt is None) == (request.messages is None):
-        raise InvalidRequest("give either prompt or messages", param="prompt")
+async def _ids(context: ApiContext, request: TokenizeRequest) -> list[int]:
+    tokenizer = context.client.tokenizer
     if request.messages is not None:
-        if request.add_special_tokens is not None:
-            raise InvalidRequest(
-                "add_special_tokens belongs to prompt; a chat template decides itself", param="add_special_tokens"
-            )
-        conversation = Conversation(
-            messages=template_messages(request.messages),
-            add_generation_prompt=request.add_generation_prompt is not False,
-        )
-        template, tokenizer = template_of(call.context), call.context.client.tokenizer
-        return await call.context.aside(lambda: prompt_ids(tokenizer, render(template, conversation)))
-    if request.add_generation_prompt is not None:
-        raise InvalidRequest("add_generation_prompt belongs to messages", param="add_generation_prompt")
-    encoded = await call.context.aside(
-        call.context.client.tokenizer.encode_batch,
-        [request.prompt or ""],
-        parse_control=True,
-        add_bos=request.add_special_tokens is not False,
-    )
-    return encoded[0]
+        conversation = prompt_conversation(request.messages, request)
+        return await context.aside(prompt_ids, template_for(context, conversation), tokenizer, conversation)
+    for name in PROMPT_OPTIONS:
+        if name != "add_special_tokens" and getattr(request, name) is not None:
+            raise InvalidRequest(f"{name} belongs to messages", param=name)
+    add_bos = request.add_special_tokens is not False
+    [ids] = await context.aside(tokenizer.encode_batch, [request.prompt or ""], parse_control=True, add_bos=add_bos)
+    return ids

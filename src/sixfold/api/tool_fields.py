@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from sixfold.api.conversation import Tool, ToolChoice
 from sixfold.api.errors import clip
-from sixfold.api.schemas import unsupported
+from sixfold.api.refusals import not_served, unsupported
 from sixfold.api.tool_schemas import NamedTool, ToolDefinition
 from sixfold.errors import InvalidRequest
 
-__all__ = ["MAX_TOOLS", "MAX_TOOLS_BYTES", "check_tool", "check_tools", "tool_choice", "tools_of"]
+__all__ = ["MAX_TOOLS", "MAX_TOOLS_BYTES", "check_tools", "named_choice", "new_tool", "tool_choice", "tools_of"]
 
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 << 10
@@ -37,23 +37,11 @@ def tools_of(definitions: Sequence[ToolDefinition] | None) -> list[Tool]:
     for i, definition in enumerate(definitions):
         where = f"tools[{i}]"
         if definition.type != "function":
-            raise InvalidRequest(
-                f"{where}.type: only tools of type function are supported, not {clip(definition.type, 64)}",
-                param=f"{where}.type",
-                code="unsupported_field",
-            )
+            raise not_served(f"{where}.type", definition.type, ("function",))
         function = definition.function
         if function is None:
             raise InvalidRequest(f"{where}.function is required", param=f"{where}.function", code="missing_field")
-        check_tool(function.name, function.parameters, names, f"{where}.function.name", f"{where}.function.parameters")
-        tools.append(
-            Tool(
-                name=function.name,
-                description=function.description,
-                parameters=function.parameters or {},
-                strict=bool(function.strict),
-            )
-        )
+        tools.append(new_tool(function, function.parameters, names, f"{where}.function"))
     return tools
 
 
@@ -65,24 +53,39 @@ def check_tools(definitions: Sequence[Any], field: str) -> None:
         raise InvalidRequest(f"{field} has more than {MAX_TOOLS_BYTES} bytes", param=field)
 
 
-def check_tool(
-    name: str, parameters: Mapping[str, Any] | None, seen: set[str], name_field: str, parameters_field: str
-) -> None:
-    """
+class _Named(Protocol):
+    """What all wire types of a tool have, whatever they call its schema."""
+
+    name: str
+    description: str | None
+    strict: bool | None
+
+
+def new_tool(
+    definition: _Named, parameters: Mapping[str, Any] | None, seen: set[str], where: str, schema: str = "parameters"
+) -> Tool:
+    """A tool, checked.
+
     Args:
         seen: names of the tools before it; its own is added.
+        where: place of the definition in the request.
+        schema: what the caller calls the parameters.
 
     Raises:
         InvalidRequest: the name is wrong or there already, or the parameters are no schema of an object.
     """
+    name, field = definition.name, f"{where}.name"
     if not NAME.fullmatch(name):
-        raise InvalidRequest(f"{name_field} must be 1 to 64 letters, digits, _ and -", param=name_field)
+        raise InvalidRequest(f"{field} must be 1 to 64 letters, digits, _ and -", param=field)
     if name in seen:
-        raise InvalidRequest(f"{name_field}: there is another tool of the name {name}", param=name_field)
+        raise InvalidRequest(f"{field}: there is another tool of the name {name}", param=field)
     seen.add(name)
     kind = (parameters or {}).get("type", "object")
     if kind != "object":
-        raise InvalidRequest(f"{parameters_field}.type must be object", param=parameters_field)
+        raise InvalidRequest(f"{where}.{schema}.type must be object", param=f"{where}.{schema}")
+    return Tool(
+        name=name, description=definition.description, parameters=parameters or {}, strict=bool(definition.strict)
+    )
 
 
 def tool_choice(choice: str | NamedTool | None, tools: Sequence[Tool]) -> ToolChoice:
@@ -105,9 +108,11 @@ def tool_choice(choice: str | NamedTool | None, tools: Sequence[Tool]) -> ToolCh
         raise InvalidRequest("tool_choice.type must be function", param="tool_choice.type")
     if choice.function is None:
         raise InvalidRequest("tool_choice.function is required", param="tool_choice.function", code="missing_field")
-    if choice.function.name not in {tool.name for tool in tools}:
-        raise InvalidRequest(
-            f"tool_choice.function.name: there is no tool of the name {clip(choice.function.name, 64)}",
-            param="tool_choice.function.name",
-        )
-    return ToolChoice("named", choice.function.name)
+    return named_choice(choice.function.name, tools, "tool_choice.function.name")
+
+
+def named_choice(name: str, tools: Sequence[Tool], field: str) -> ToolChoice:
+    """Raises: InvalidRequest: there is no such tool."""
+    if name not in {tool.name for tool in tools}:
+        raise InvalidRequest(f"{field}: there is no tool of the name {clip(name, 64)}", param=field)
+    return ToolChoice("named", name)

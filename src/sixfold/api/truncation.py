@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from sixfold.api.schemas import GenerationRequest
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import MAX_TOKENS
 from sixfold.text import Tokenizer
 
 __all__ = ["Truncation"]
+
+
+class _Asking(Protocol):
+    truncate_prompt_tokens: int | None
+    truncation_side: Literal["left", "right"] | None
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,14 @@ class Truncation:
     from_left: bool = True
 
     @classmethod
-    def of(cls, request: GenerationRequest, *, max_model_len: int, max_tokens: int | None) -> Truncation | None:
+    def of(
+        cls, request: _Asking, *, max_model_len: int, max_tokens: int | None, is_answered: bool = True
+    ) -> Truncation | None:
         """What the request asks for; None: nothing.
 
         Args:
             max_tokens: of the answer, as far as the caller said.
+            is_answered: the context must have room for an answer, of one token at least.
 
         Raises:
             InvalidRequest: out of range, or a side without a length.
@@ -48,7 +56,7 @@ class Truncation:
                 f"truncate_prompt_tokens must be -1 or between 1 and {MAX_TOKENS}, not {asked}",
                 param="truncate_prompt_tokens",
             )
-        n_tokens = asked if asked != -1 else max_model_len - max(1, max_tokens or 0)
+        n_tokens = asked if asked != -1 else max_model_len - max(int(is_answered), max_tokens or 0)
         if n_tokens < 1:
             raise InvalidRequest(
                 f"truncate_prompt_tokens: the context, {max_model_len} tokens, has no room for a prompt",

@@ -174,12 +174,14 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
         template_variables: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> str:
         """The prompt as text, for people: control tokens and texts that look like them cannot be told apart in it. The
-        arguments and errors are those of `render`; `template_variables` are more of its `kwargs`, of any name."""
-        text, users = self._render(messages, tools, add_generation_prompt, {**(template_variables or {}), **kwargs})
+        arguments and errors are those of `render_parts`; `kwargs` are more `template_variables`."""
+        variables = {**(template_variables or {}), **kwargs}
+        text, users = self._render(messages, tools, add_generation_prompt, variables, continue_final)
         return users.uncover(text)
 
     def _render(

@@ -11,7 +11,10 @@ from sixfold.errors import InvalidRequest
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END
 from sixfold.text.call_format import call_format_of
 
-__all__ = ["TemplateTraits"]
+__all__ = ["THINKING_SCALE", "THINKING_SWITCH", "TemplateTraits"]
+
+THINKING_SWITCH, THINKING_SCALE = "enable_thinking", "reasoning_effort"
+"""Variables by which templates are told whether to think, and how much."""
 
 _ARGUMENTS = {"probe-key": "probe-value"}
 _CALL_ID = "callprobe"
@@ -32,6 +35,8 @@ class TemplateTraits:
         """How the model writes calls."""
         self.thinks = source is not None and (THINK_BEGIN in source or THINK_END in source)
         """Answers may begin with their reasoning."""
+        self.has_switch = source is not None and THINKING_SWITCH in source
+        self.has_scale = source is not None and THINKING_SCALE in source
         self._render = render
 
     @cached_property

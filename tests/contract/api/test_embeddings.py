@@ -169,6 +169,17 @@ def test_a_full_server_takes_what_there_is_room_for(serve: Callable[..., Any]) -
     assert answer.status == 429 and answer.headers["retry-after"] == "2"
 
 
+def test_truncation_keeps_an_end_of_a_text(target: Target) -> None:
+    long = "y" * 600 + "z"
+    assert embed(target, long).error["code"] == "context_length_exceeded"
+    for n_tokens, side, kept in ((2, None, "yz"), (2, "right", "yy"), (-1, None, "y" * (CONTEXT - 1) + "z")):
+        answer = embed(target, long, truncate_prompt_tokens=n_tokens, truncation_side=side)
+        assert vectors(answer) == vectors(embed(target, kept))
+        assert answer.json["usage"]["prompt_tokens"] == len(kept)
+    assert embed(target, "a", truncate_prompt_tokens=0).error["param"] == "truncate_prompt_tokens"
+    assert embed(target, "a", truncation_side="left").error["param"] == "truncation_side"
+
+
 def test_a_client_that_leaves_takes_its_texts_along(serve: Callable[..., Any]) -> None:
     fake = FakeEngine()
     fake.prefill_s = 1000.0

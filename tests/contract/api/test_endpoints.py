@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests import chat_templates
 
 from sixfold import __version__
 from sixfold.api.app import ROUTES
@@ -21,6 +22,8 @@ from sixfold.text import ChatTemplate
 
 from .conftest import Target, eventually
 from .fake_engine import CONTEXT, FakeEngine
+
+USER: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
 
 
 def test_models(target: Target) -> None:
@@ -101,6 +104,29 @@ def test_tokenize_of_a_chat_counts_what_the_chat_counts(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": [{"type": "function", "function": {"name": "clock"}}]},
+        {"continue_final_message": True, "messages": [*USER["messages"], {"role": "assistant", "content": "so"}]},
+        {"add_special_tokens": False},
+        {"reasoning_effort": "none"},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+)
+def test_all_that_makes_a_prompt_is_shown(serve: Any, options: dict[str, Any]) -> None:
+    fake = FakeEngine(max_model_len=4096)
+    fake.chat_template = ChatTemplate(chat_templates.THINKING, fake.tokenizer)
+    target, _ = serve(fake)
+    document = {**USER, **options}
+    answer = target.post("/v1/chat/completions", {**document, "script": ["a"], "return_token_ids": True}).json
+    ids = answer["prompt_token_ids"]
+    assert target.post("/tokenize", document).json["tokens"] == ids
+    shown = target.post("/apply-template", {**document, "return_token_ids": True}).json
+    assert shown["prompt_token_ids"] == ids
+    assert shown["prompt"] == target.post("/detokenize", {"tokens": ids}).json["prompt"]
+
+
+@pytest.mark.parametrize(
     ("path", "document", "param"),
     [
         ("/tokenize", {}, "prompt"),
@@ -110,11 +136,14 @@ def test_tokenize_of_a_chat_counts_what_the_chat_counts(target: Target) -> None:
         ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
         ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
         ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
-        (
-            "/tokenize",
-            {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},
-            "add_special_tokens",
-        ),
+        ("/tokenize", {"prompt": "a", "tools": []}, "tools"),
+        ("/tokenize", {"prompt": "a", "reasoning_effort": "low"}, "reasoning_effort"),
+        ("/tokenize", {**USER, "reasoning_effort": "low"}, "reasoning_effort"),
+        ("/tokenize", {**USER, "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {**USER, "chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs"),
+        ("/apply-template", {**USER, "continue_final_message": True}, "continue_final_message"),
+        ("/apply-template", {**USER, "tools": [{"type": "search"}]}, "tools[0].type"),
+        ("/apply-template", {**USER, "reasoning_effort": "much"}, "reasoning_effort"),
         ("/apply-template", {}, "messages"),
         ("/apply-template", {"messages": []}, "messages"),
         ("/apply-template", {"messages": [{"role": "cat", "content": "a"}]}, "messages[0].role"),

@@ -226,6 +226,25 @@ def test_reasoning_is_split_from_content(serve: Serve, text: str, kwargs: Any, e
     assert (content or "", calls, finish) == (expected[0] or "", *expected[2:])
 
 
+def test_reasoning_effort_is_what_the_template_can_be_told(serve: Serve) -> None:
+    def seen(template: str | None, **fields: Any) -> str:
+        answer = serving(serve, template).post("/apply-template", {"messages": [USER], **fields})
+        return str(answer.json["prompt"] if answer.status == 200 else answer.error["param"])
+
+    scale = "{{ messages[0].content }} {{ reasoning_effort }}"
+    assert seen(scale, reasoning_effort="low") == "hello low"
+    assert seen(scale, reasoning_effort="none") == "reasoning_effort"
+    assert seen(chat_templates.THINKING, reasoning_effort="none").endswith("</think>\n\n")
+    assert seen(chat_templates.THINKING, reasoning_effort="low").endswith("assistant\n")
+    assert seen(chat_templates.HERMES, reasoning_effort="none").endswith("assistant\n")
+    assert seen(chat_templates.HERMES, reasoning_effort="low") == "reasoning_effort"
+    both = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
+    assert seen(chat_templates.THINKING, **both) == "reasoning_effort"
+    target = serving(serve, chat_templates.HERMES)
+    assert target.chat(reasoning_effort="high").error["code"] == "unsupported_field"
+    assert target.chat(reasoning_effort="much").error["param"] == "reasoning_effort"
+
+
 def test_reasoning_can_be_sent_back(serve: Serve) -> None:
     target = serving(serve, chat_templates.THINKING)
     message = target.chat(script=["<think>a</think>b"]).json["choices"][0]["message"]

@@ -53,6 +53,23 @@ def test_chat_and_conversations(llm: LLM) -> None:
     assert llm.tokenizer.control["<|im_start|>"] in one.prompt_token_ids
 
 
+def test_chat_takes_what_makes_a_prompt(llm: LLM) -> None:
+    def prompt(*messages: tuple[str, str], **options: Any) -> str:
+        [output] = llm.chat([{"role": role, "content": text} for role, text in messages], GREEDY, **options)
+        return llm.tokenizer.decode(output.prompt_token_ids, skip_special=False)
+
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+    assert '"name": "clock"' in prompt(("user", "hi"), tools=[tool])
+    assert prompt(("user", "hi"), ("assistant", "so"), continue_final_message=True).endswith("assistant\nso")
+    assert prompt(("user", "hi"), add_generation_prompt=False).endswith("hi<|im_end|>\n")
+    with pytest.raises(InvalidRequest) as caught:
+        prompt(("user", "hi"), chat_template_kwargs={"messages": []})
+    assert caught.value.param == "chat_template_kwargs"
+    with pytest.raises(InvalidRequest) as caught:
+        prompt(("user", "hi"), tools=[{"name": "clock"}])
+    assert caught.value.param == "tools[0]"
+
+
 def test_streaming_equals_generating(llm: LLM) -> None:
     deltas = list(llm.stream("abc", GREEDY))
     assert "".join(d.text for d in deltas) == llm.generate("abc", GREEDY)[0].outputs[0].text

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.conversation import PartedDelta, Parting
 from sixfold.api.errors import ANTHROPIC, ErrorBody
 from sixfold.api.generation import Generation
+from sixfold.api.parting import PartedDelta, Parting
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.text.answer_parts import CallArguments, CallBegin, Content, Part, Reasoning
@@ -58,7 +58,7 @@ class ToolUseContent(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: msgspec.Raw
 
 
-class Message(msgspec.Struct, tag_field="type", tag="message"):
+class AnswerMessage(msgspec.Struct, tag_field="type", tag="message"):
     """The answer."""
 
     id: str
@@ -89,9 +89,9 @@ class AnswerHead(msgspec.Struct, frozen=True):
     def of(cls, model: str, *, context_ends: bool) -> AnswerHead:
         return cls("msg_" + secrets.token_hex(16), model, context_ends)
 
-    def message(self, content: list[Any], stop: Stop | None, generation: Generation) -> Message:
+    def message(self, content: list[Any], stop: Stop | None, generation: Generation) -> AnswerMessage:
         reason, sequence = (None, None) if stop is None else (stop.stop_reason, stop.stop_sequence)
-        return Message(self.id, "assistant", self.model, content, reason, sequence, usage_of(generation))
+        return AnswerMessage(self.id, "assistant", self.model, content, reason, sequence, usage_of(generation))
 
 
 def usage_of(generation: Generation) -> MessageUsage:

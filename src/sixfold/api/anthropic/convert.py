@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -15,24 +15,23 @@ from sixfold.api.anthropic.wire import (
     CustomTool,
     JsonFormat,
     MessagesRequest,
-    Thinking,
+    ThinkingConfig,
     ToolSelection,
 )
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
-from sixfold.api.errors import clip
-from sixfold.api.params import Limits
-from sixfold.api.schemas import GenerationRequest, refuse_unsupported, unsupported
-from sixfold.api.tool_fields import check_tool, check_tools
+from sixfold.api.params import Limits, check_max_tokens
+from sixfold.api.refusals import refuse_unsupported, unsupported
+from sixfold.api.schemas import GenerationRequest
+from sixfold.api.structured_fields import checked_grammar
+from sixfold.api.thinking import SOME
+from sixfold.api.tool_fields import check_tools, named_choice, new_tool
 from sixfold.api.type_fault import unsupported_type
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_TOKENS, SamplingParams
-from sixfold.structured import check_grammar, schema_grammar
-from sixfold.text import ChatTemplate
+from sixfold.sampling_params import SamplingParams
 
 __all__ = [
     "answer_grammar",
-    "check_thinking",
     "conversation_of",
     "generation_request",
     "in_callers_words",
@@ -41,8 +40,7 @@ __all__ = [
 ]
 
 MIN_THINKING_BUDGET = 1024
-THINKING_SWITCH = "enable_thinking"
-"""The variable by which templates are told."""
+EFFORT_OF = {"enabled": SOME, "disabled": "none", "adaptive": None}
 CHOICES: dict[str, Literal["auto", "required", "none", "named"]] = {
     "auto": "auto",
     "any": "required",
@@ -66,23 +64,12 @@ def conversation_of(request: CountTokensRequest) -> Conversation:
         tools=tools,
         tool_choice=_choice(request.tool_choice, tools),
         parallel_tool_calls=request.tool_choice is None or not request.tool_choice.disable_parallel_tool_use,
-        template_kwargs=_thinking(request.thinking),
+        effort=_effort(request.thinking),
         add_generation_prompt=not turns.prefill,
         continue_final_message=turns.prefill,
-        kwargs_field="thinking",
+        effort_field="thinking",
         parameters_field="tools[{}].input_schema",
     )
-
-
-def check_thinking(thinking: Thinking | None, template: ChatTemplate) -> None:
-    """Raises: InvalidRequest: this model cannot be told to think, or not to."""
-    if thinking is None or thinking.type == "adaptive":
-        return
-    thinks, has_switch = template.traits.thinks, THINKING_SWITCH in (template.source or "")
-    if thinking.type == "enabled" and not thinks:
-        raise InvalidRequest("thinking: the chat template of this model knows no thinking", param="thinking")
-    if thinking.type == "disabled" and thinks and not has_switch:
-        raise InvalidRequest("thinking: this model always thinks; its chat template has no switch", param="thinking")
 
 
 @contextmanager
@@ -129,10 +116,7 @@ def generation_request(request: MessagesRequest) -> GenerationRequest:
 
 def limits_of(request: MessagesRequest) -> Limits:
     """Raises: InvalidRequest: `max_tokens` is out of range."""
-    if not 0 <= request.max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"max_tokens must be between 0 and {MAX_TOKENS}, not {request.max_tokens}", param="max_tokens"
-        )
+    check_max_tokens(request.max_tokens, "max_tokens", least=0)
     budget = request.thinking.budget_tokens if request.thinking is not None else None
     if budget is not None and budget >= request.max_tokens:
         raise InvalidRequest(
@@ -157,10 +141,7 @@ def _tools(tools: list[CustomTool]) -> list[Tool]:
         if tool.type not in (None, "custom"):
             raise unsupported_type(where, tool.type or "")
         refuse_unsupported(tool, UNSUPPORTED, where=f"{where}.")
-        check_tool(tool.name, tool.input_schema, names, f"{where}.name", f"{where}.input_schema")
-        out.append(
-            Tool(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict))
-        )
+        out.append(new_tool(tool, tool.input_schema, names, where, "input_schema"))
     return out
 
 
@@ -173,19 +154,17 @@ def _choice(chosen: ToolSelection | None, tools: list[Tool]) -> ToolChoice:
         raise InvalidRequest("tool_choice.name belongs to the type tool, and only to it", param="tool_choice.name")
     if chosen.type == "any" and not tools:
         raise InvalidRequest("tool_choice of the type any needs tools", param="tool_choice")
-    if chosen.name is not None and chosen.name not in {tool.name for tool in tools}:
-        raise InvalidRequest(
-            f"tool_choice.name: there is no tool of the name {clip(chosen.name, 64)}", param="tool_choice.name"
-        )
-    return ToolChoice(CHOICES[chosen.type], chosen.name)
+    if chosen.name is not None:
+        return named_choice(chosen.name, tools, "tool_choice.name")
+    return ToolChoice(CHOICES[chosen.type])
 
 
-def _thinking(thinking: Thinking | None) -> dict[str, Any]:
-    """Variables for the template."""
+def _effort(thinking: ThinkingConfig | None) -> str | None:
+    """How much to think, in `Conversation`'s words."""
     if thinking is None:
-        return {}
-    if thinking.type not in ("enabled", "disabled", "adaptive"):
-        raise InvalidRequest("thinking.type must be enabled, disabled or adaptive", param="thinking.type")
+        return None
+    if thinking.type not in EFFORT_OF:
+        raise InvalidRequest(f"thinking.type must be one of {', '.join(EFFORT_OF)}", param="thinking.type")
     if thinking.display not in (None, "summarized"):
         raise unsupported("thinking.display")
     budget = thinking.budget_tokens
@@ -198,7 +177,7 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
             f"thinking.budget_tokens must be at least {MIN_THINKING_BUDGET}, not {budget}",
             param="thinking.budget_tokens",
         )
-    return {} if thinking.type == "adaptive" else {THINKING_SWITCH: thinking.type == "enabled"}
+    return EFFORT_OF[thinking.type]
 
 
 async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> str:
@@ -208,7 +187,7 @@ async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> st
         InvalidRequest: the schema cannot be enforced; `param` is the field that it stands in.
     """
     where, wanted = _format(request)
-    return "" if wanted is None else await context.in_thread(_checked, wanted.schema, f"{where}.schema")
+    return "" if wanted is None else await context.in_thread(checked_grammar, wanted.schema, f"{where}.schema")
 
 
 def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:
@@ -223,9 +202,3 @@ def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:
     if wanted is not None and wanted.type != "json_schema":
         raise unsupported(f"{where}.type")
     return where, wanted
-
-
-def _checked(schema: dict[str, Any], param: str) -> str:
-    grammar = schema_grammar(schema, param=param)
-    check_grammar(grammar, param=param)
-    return grammar

@@ -10,7 +10,6 @@ from sixfold.api.answer import collect
 from sixfold.api.anthropic.answers import AnswerHead, MessageEvents, WholeMessage
 from sixfold.api.anthropic.convert import (
     answer_grammar,
-    check_thinking,
     conversation_of,
     generation_request,
     in_callers_words,
@@ -19,10 +18,11 @@ from sixfold.api.anthropic.convert import (
 )
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
-from sixfold.api.conversation import Parting, prepare, prompt_ids, render, template_of
+from sixfold.api.conversation import prepare, prompt_ids, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import deadline_s, execution_requests, sampling_params, text_options
+from sixfold.api.parting import Parting
 from sixfold.api.stream import stream
 
 __all__ = ["count_tokens", "create_message"]
@@ -46,7 +46,7 @@ async def create_message(call: Call) -> None:
         deadline = deadline_s(call, generic)
         context.check_model(request.model)
         context.check_room(params.n)
-        check_thinking(request.thinking, template_of(context))
+        template_for(context, conversation)
         conversation = replace(conversation, grammar=await answer_grammar(context, request))
         prepared = await prepare(context, conversation)
         room = context.client.max_model_len - len(prepared.prompt_ids)
@@ -79,8 +79,6 @@ async def count_tokens(call: Call) -> None:
         request, ignored = await read_request(call, CountTokensRequest)
         conversation = conversation_of(request)
         context.check_model(request.model)
-        template = template_of(context)
-        check_thinking(request.thinking, template)
-        tokenizer = context.client.tokenizer
-        ids = await context.aside(lambda: prompt_ids(tokenizer, render(template, conversation)))
+        template = template_for(context, conversation)
+        ids = await context.aside(prompt_ids, template, context.client.tokenizer, conversation)
     await call.respond(200, msgspec.json.encode(TokenCount(len(ids))), headers=call.ignored_header(ignored))

@@ -25,7 +25,8 @@ from sixfold.api.anthropic.wire import (
 )
 from sixfold.api.chat_messages import MAX_CALLS
 from sixfold.api.errors import clip
-from sixfold.api.schemas import MAX_MESSAGES, refuse_unsupported
+from sixfold.api.refusals import refuse_unsupported
+from sixfold.api.schemas import MAX_MESSAGES
 from sixfold.errors import InvalidRequest
 
 __all__ = ["Turns", "template_messages"]

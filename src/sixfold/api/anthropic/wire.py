@@ -22,8 +22,8 @@ __all__ = [
     "OutputConfig",
     "RedactedThinkingBlock",
     "TextBlock",
-    "Thinking",
     "ThinkingBlock",
+    "ThinkingConfig",
     "ToolResultBlock",
     "ToolSelection",
     "ToolUseBlock",
@@ -138,7 +138,7 @@ class ToolSelection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     disable_parallel_tool_use: Annotated[bool | None, says("at most one call", False)] = None
 
 
-class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ThinkingConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`thinking`."""
 
     type: Annotated[str, says("enabled, disabled or adaptive")]
@@ -169,7 +169,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
         "messages": InputMessage,
         "tools": CustomTool,
         "tool_choice": ToolSelection,
-        "thinking": Thinking,
+        "thinking": ThinkingConfig,
         "output_config": OutputConfig,
     }
 
@@ -178,7 +178,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     system: Annotated[str | list[Block] | None, says("text or blocks of type text")] = None
     tools: Annotated[list[CustomTool] | None, says("up to 128 tools that the caller runs")] = None
     tool_choice: Annotated[ToolSelection | None, says("whether and which tools are called", "`auto`")] = None
-    thinking: Annotated[Thinking | None, says("the switch of the chat template", "what the template does")] = None
+    thinking: Annotated[ThinkingConfig | None, says("the switch of the chat template", "what the template does")] = None
     output_config: Annotated[OutputConfig | None, says("the shape of the answer")] = None
     output_format: Annotated[JsonFormat | None, says("the older name of output_config.format")] = None
     # inert

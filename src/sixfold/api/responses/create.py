@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,17 +11,18 @@ import msgspec
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
-from sixfold.api.conversation import Conversation, Parting, Prepared, prepare
+from sixfold.api.conversation import Conversation, Prepared, prepare, template_for
 from sixfold.api.decoding import read_request
 from sixfold.api.errors import ErrorBody
 from sixfold.api.generation import Generation
 from sixfold.api.logprobs import ChatEntry, ShownEntries
 from sixfold.api.params import deadline_s, execution_requests, text_options
+from sixfold.api.parting import Parting
 from sixfold.api.responses.document import Failure, Response, Usage
 from sixfold.api.responses.events import OutputEvents
 from sixfold.api.responses.items import Item, check_count, decode_items, decode_output, new_id, template_messages
 from sixfold.api.responses.output import Output
-from sixfold.api.responses.reading import Asked, format_grammar, read, thinking_switch
+from sixfold.api.responses.reading import Asked, format_grammar, read
 from sixfold.api.responses.schemas import ResponsesRequest
 from sixfold.api.responses.store import ResponseStore, Stored
 from sixfold.api.stream import Renderer, stream
@@ -43,11 +45,11 @@ async def create_response(call: Call) -> None:
         deadline = deadline_s(call, asked.generation)
         context.check_model(request.model)
         context.check_room(1)
-        kwargs = thinking_switch(context.client.chat_template, asked)
-        grammar = ""
+        conversation = await _conversation(call, asked)
+        template_for(context, conversation)
         if asked.text_format.type != "text":
-            grammar = await context.in_thread(format_grammar, asked.text_format)
-        prepared = await prepare(context, await _conversation(call, asked, kwargs, grammar))
+            conversation = replace(conversation, grammar=await context.in_thread(format_grammar, asked.text_format))
+        prepared = await prepare(context, conversation)
         requests = execution_requests(
             context,
             asked.generation,
@@ -94,7 +96,7 @@ def _store(context: ApiContext, request: ResponsesRequest) -> ResponseStore | No
     return None if request.store is False else store
 
 
-async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any], grammar: str) -> Conversation:
+async def _conversation(call: Call, asked: Asked) -> Conversation:
     """What is to be answered, with all that is continued.
 
     Raises:
@@ -113,10 +115,9 @@ async def _conversation(call: Call, asked: Asked, template_kwargs: dict[str, Any
         tools=asked.tools,
         tool_choice=asked.tool_choice,
         parallel_tool_calls=asked.request.parallel_tool_calls is not False,
-        template_kwargs=template_kwargs,
-        grammar=grammar,
+        effort=asked.request.reasoning.effort if asked.request.reasoning is not None else None,
         messages_field="input",
-        kwargs_field="reasoning.effort",
+        effort_field="reasoning.effort",
         parameters_field="tools[{}].parameters",
     )
 

@@ -7,19 +7,18 @@ parts of an answer --output.py--> items
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sixfold.api.chat_messages import arguments_object
+from sixfold.api.chat_messages import arguments_object, match_results
 from sixfold.api.decoding import convert
-from sixfold.api.errors import clip
 from sixfold.api.logprobs import ChatEntry
+from sixfold.api.refusals import not_served
 from sixfold.api.responses.schemas import (
-    ContentPart,
     FunctionCallItem,
     FunctionCallOutputItem,
+    ItemPart,
     MessageItem,
     ReasoningItem,
 )
@@ -157,7 +156,7 @@ def _read_item(where: str, item: dict[str, Any], ignored: list[str] | None) -> I
     kind = item.get("type", "message")
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise unsupported_type(f"{where}.type", kind, list(_READERS))
+        raise not_served(f"{where}.type", kind, list(_READERS))
     return reader(where, item, ignored)
 
 
@@ -210,23 +209,9 @@ def _texts(where: str, content: str | list[dict[str, Any]], ignored: list[str] |
     for i, part in enumerate(content):
         kind = part.get("type")
         if kind not in PART_TYPES:
-            raise unsupported_type(f"{where}[{i}].type", kind, PART_TYPES)
-        texts.append(convert(ContentPart, part, f"{where}[{i}]", ignored).text)
+            raise not_served(f"{where}[{i}].type", kind, PART_TYPES)
+        texts.append(convert(ItemPart, part, f"{where}[{i}]", ignored).text)
     return texts
-
-
-def unsupported_type(where: str, kind: object, served: Sequence[str]) -> InvalidRequest:
-    """Something of a type that is not served, or of none."""
-    offered = ", ".join(served)
-    if kind is None:
-        return InvalidRequest(f"{where} is required; it may be {offered}", param=where, code="missing_field")
-    if not isinstance(kind, str):
-        return InvalidRequest(f"{where} must be a string", param=where, code="invalid_type")
-    return InvalidRequest(
-        f"{where}: {clip(kind, 64)} is not supported by this server, but {offered}",
-        param=where,
-        code="unsupported_field",
-    )
 
 
 def _id(where: str, id: str | None, prefix: str) -> str:
@@ -258,18 +243,12 @@ def template_messages(instructions: str | None, before: list[Item], new: list[It
     out: list[dict[str, Any]] = []
     if instructions is not None:
         out.append({"role": "system", "content": instructions})
-    open_calls: dict[str, str] = {}
+    places = ["instructions"] * len(out)  # of each message, the id of its call, for errors
     turn: dict[str, Any] | None = None  # the model's, as long as more may belong to it
     for i, item in enumerate([*before, *new]):
         where = f"input[{i - len(before)}]" if i >= len(before) else "previous_response_id"
         if isinstance(item, FunctionCallOutput):
-            name = open_calls.pop(item.call_id, None)
-            if name is None:
-                raise InvalidRequest(
-                    f"{where}.call_id: no function_call of this id comes before it, or it has its output already",
-                    param=f"{where}.call_id",
-                )
-            out.append({"role": "tool", "content": item.output, "tool_call_id": item.call_id, "name": name})
+            out.append({"role": "tool", "content": item.output, "tool_call_id": item.call_id})
             turn = None
         elif isinstance(item, Message) and item.role != "assistant":
             role = "system" if item.role == "developer" else item.role
@@ -280,8 +259,9 @@ def template_messages(instructions: str | None, before: list[Item], new: list[It
                 turn = {"role": "assistant", "content": ""}
                 out.append(turn)
             _add(item, turn)
-            if isinstance(item, FunctionCall):
-                open_calls[item.call_id] = item.name
+        if len(out) > len(places):
+            places.append(f"{where}.call_id")
+    match_results(out, places)
     return out
 
 

@@ -8,33 +8,30 @@ from typing import Any
 
 from sixfold.api.conversation import Tool, ToolChoice
 from sixfold.api.decoding import convert
-from sixfold.api.errors import clip
-from sixfold.api.params import Limits, sampling_params
-from sixfold.api.responses.items import Item, read_items, unsupported_type
+from sixfold.api.params import Limits, check_max_tokens, check_top_logprobs, sampling_params
+from sixfold.api.refusals import not_served, refuse_unsupported, unsupported
+from sixfold.api.responses.items import Item, read_items
 from sixfold.api.responses.schemas import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     FunctionTool,
-    NamedTool,
+    NamedFunctionTool,
     ResponsesRequest,
     TextFormat,
 )
-from sixfold.api.schemas import GenerationRequest, refuse_unless
-from sixfold.api.tool_fields import check_tool, check_tools, tool_choice
+from sixfold.api.schemas import GenerationRequest
+from sixfold.api.structured_fields import checked_grammar
+from sixfold.api.thinking import check_effort
+from sixfold.api.tool_fields import check_tools, named_choice, new_tool, tool_choice
 from sixfold.errors import InvalidRequest
-from sixfold.sampling_params import MAX_LOGPROBS, MAX_TOKENS, SamplingParams
-from sixfold.structured import check_grammar, json_object_grammar, schema_grammar
-from sixfold.text import ChatTemplate
+from sixfold.sampling_params import SamplingParams
+from sixfold.structured import json_object_grammar
 
-__all__ = ["Asked", "format_grammar", "read", "thinking_switch"]
+__all__ = ["Asked", "format_grammar", "read"]
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 """Asked for by clients that store nothing, so that they can send the reasoning back. Here it is readable as it is."""
-
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-SWITCH, SCALE = "enable_thinking", "reasoning_effort"
-"""Variables by which chat templates are told whether, or how much, to think."""
 
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -69,8 +66,7 @@ def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[s
     Raises:
         InvalidRequest: `param` is the field as the caller wrote it.
     """
-    for name, neutral in UNSUPPORTED.items():
-        refuse_unless(name, getattr(request, name), neutral)
+    refuse_unsupported(request, UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options needs stream: true", param="stream_options")
     _check_metadata(request.metadata)
@@ -94,19 +90,15 @@ def read(request: ResponsesRequest, defaults: Mapping[str, Any], ignored: list[s
 
 def _limits(request: ResponsesRequest) -> Limits:
     max_tokens = request.max_output_tokens
-    if max_tokens is not None and not 1 <= max_tokens <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"max_output_tokens must be between 1 and {MAX_TOKENS}, not {max_tokens}", param="max_output_tokens"
-        )
+    check_max_tokens(max_tokens, "max_output_tokens")
     include = request.include or []
     for name in include:
         if name not in (LOGPROBS, ENCRYPTED_REASONING):
-            raise unsupported_type("include", name, (LOGPROBS, ENCRYPTED_REASONING))
+            raise not_served("include", name, (LOGPROBS, ENCRYPTED_REASONING))
     top = request.top_logprobs or 0
     if top and LOGPROBS not in include:
         raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
-    if not 0 <= top <= MAX_LOGPROBS:
-        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}", param="top_logprobs")
+    check_top_logprobs(top)
     return Limits(
         max_tokens=max_tokens,
         max_tokens_field="max_output_tokens",
@@ -134,11 +126,7 @@ def _text_format(request: ResponsesRequest) -> TextFormat:
     if text is None:
         return TEXT
     if text.verbosity not in (None, "medium"):
-        raise InvalidRequest(
-            "text.verbosity other than medium is not supported by this server",
-            param="text.verbosity",
-            code="unsupported_field",
-        )
+        raise unsupported("text.verbosity")
     format = text.format or TEXT
     if format.type not in FORMATS:
         raise InvalidRequest(f"text.format.type must be one of {', '.join(FORMATS)}", param="text.format.type")
@@ -153,15 +141,10 @@ def _check_reasoning(request: ResponsesRequest) -> None:
     reasoning = request.reasoning
     if reasoning is None:
         return
-    if reasoning.effort is not None and reasoning.effort not in EFFORTS:
-        raise InvalidRequest(f"reasoning.effort must be one of {', '.join(EFFORTS)}", param="reasoning.effort")
+    check_effort(reasoning.effort, "reasoning.effort")
     for name in ("summary", "generate_summary"):
         if getattr(reasoning, name) not in (None, "auto"):
-            raise InvalidRequest(
-                f"reasoning.{name} is not supported by this server: reasoning comes in full",
-                param=f"reasoning.{name}",
-                code="unsupported_field",
-            )
+            raise unsupported(f"reasoning.{name}")
 
 
 def _tools(tools: list[dict[str, Any]], ignored: list[str] | None) -> list[Tool]:
@@ -171,17 +154,9 @@ def _tools(tools: list[dict[str, Any]], ignored: list[str] | None) -> list[Tool]
     for i, document in enumerate(tools):
         where = f"tools[{i}]"
         if document.get("type") != "function":
-            raise unsupported_type(f"{where}.type", document.get("type"), ("function",))
+            raise not_served(f"{where}.type", document.get("type"), ("function",))
         tool = convert(FunctionTool, document, where, ignored)
-        check_tool(tool.name, tool.parameters, names, f"{where}.name", f"{where}.parameters")
-        out.append(
-            Tool(
-                name=tool.name,
-                description=tool.description,
-                parameters=tool.parameters or {},
-                strict=bool(tool.strict),
-            )
-        )
+        out.append(new_tool(tool, tool.parameters, names, where))
     return out
 
 
@@ -189,13 +164,8 @@ def _tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> Tool
     if not isinstance(choice, dict):
         return tool_choice(choice, tools)
     if choice.get("type") != "function":
-        raise unsupported_type("tool_choice.type", choice.get("type"), ("function",))
-    name = convert(NamedTool, choice, "tool_choice", None).name
-    if name not in {tool.name for tool in tools}:
-        raise InvalidRequest(
-            f"tool_choice.name: there is no tool of the name {clip(name, 64)}", param="tool_choice.name"
-        )
-    return ToolChoice("named", name)
+        raise not_served("tool_choice.type", choice.get("type"), ("function",))
+    return named_choice(convert(NamedFunctionTool, choice, "tool_choice", None).name, tools, "tool_choice.name")
 
 
 def format_grammar(format: TextFormat) -> str:
@@ -204,28 +174,4 @@ def format_grammar(format: TextFormat) -> str:
     Raises:
         InvalidRequest: the schema cannot be enforced.
     """
-    field = "text.format.schema"
-    grammar = json_object_grammar() if format.schema is None else schema_grammar(format.schema, param=field)
-    check_grammar(grammar, param=field)
-    return grammar
-
-
-def thinking_switch(template: ChatTemplate | None, asked: Asked) -> dict[str, Any]:
-    """`reasoning.effort` -> variables of the chat template, which has a switch, a scale, or neither.
-
-    Raises:
-        InvalidRequest: the template can do nothing about it.
-    """
-    reasoning = asked.request.reasoning
-    effort = reasoning.effort if reasoning is not None else None
-    if effort is None or template is None or template.source is None:
-        return {}
-    if SCALE in template.source and effort != "none":
-        return {SCALE: effort}
-    if SWITCH in template.source:
-        return {SWITCH: effort != "none"}
-    if effort == "none" and not template.traits.thinks:
-        return {}
-    raise InvalidRequest(
-        f"reasoning.effort: this model has no switch for {effort!r}", param="reasoning.effort", code="unsupported_field"
-    )
+    return json_object_grammar() if format.schema is None else checked_grammar(format.schema, "text.format.schema")
