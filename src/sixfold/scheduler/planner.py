@@ -17,7 +17,8 @@ nor itself: it waits, keeping its blocks. So the oldest always gets on, and sinc
 every choice ends.
 
 A waiting choice is admitted when its whole known length fits beside what running prompts still need and one spare block
-per running choice: then nobody is preempted for about a block's worth of steps. The head of the queue is never skipped.
+per running choice: then nobody is preempted for about a block's worth of steps. The head of the queue is never skipped,
+but for the one step in which other grammars than its own are built.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ __all__ = ["Planner"]
 MAX_SCORED_TOKENS = 256
 """Of prompts whose log-probabilities are wanted, in one step: the worker holds a row of logits for each, which are
 268 MB with a vocabulary of 262144."""
+
+MAX_GRAMMAR_CHARS = 8_192
+"""Of the grammars of choices that are admitted in one step, unless it is a single one: the step waits until the worker
+has built them, for up to 0.1 s (`sixfold.structured.check`)."""
+MIN_GRAMMAR_CHARS = 1_024
+"""What a short grammar counts as."""
 
 _by_key = attrgetter("key")
 _by_last_turn = attrgetter("last_turn")

@@ -104,7 +104,8 @@ def choice_grammar(choices: Sequence[str], *, param: str) -> str:
         raise InvalidRequest(f"{param} has more than {MAX_CHOICES} entries", param=param)
     if sum(map(len, choices)) > MAX_CHOICE_CHARS:
         raise _too_large("the choices together", MAX_CHOICE_CHARS, param)
-    return _lark_text("start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
+    # One terminal: as so many rules they would be so many items of the parser.
+    return _lark_text("start: ONE\nONE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
 
 
 def lark_grammar(grammar: str, *, param: str) -> str:
