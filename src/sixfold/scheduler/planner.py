@@ -61,6 +61,12 @@ _TURNS: tuple[Callable[[Sequence], Any], ...] = (_by_key, _by_tokens_left, _by_a
 """Who goes first among prompts. Each for two steps: with a tiny budget only every other step is for prompts."""
 
 
+def _grammar_chars(sequence: Sequence) -> int:
+    """What building the grammar in the worker counts as, with the tokens that it follows through again."""
+    grammar = sequence.request.message.sampling.grammar
+    return max(len(grammar), MIN_GRAMMAR_CHARS) + 4 * (len(sequence.token_ids) - sequence.n_prompt) if grammar else 0
+
+
 class _Draft:
     """A plan in the making, with what is left to give away."""
 
@@ -68,6 +74,7 @@ class _Draft:
         self.plan = Plan(step_id)
         self.n_tokens_left = n_tokens
         self.n_scored_left = MAX_SCORED_TOKENS
+        self.n_grammar_left = MAX_GRAMMAR_CHARS
         self.n_blocks_left = n_blocks
         self.n_blocks_coming = 0
         """Blocks of leaving sequences that nobody waits for yet."""
@@ -181,8 +188,10 @@ class Planner:
 
     def _serve_admission(self, draft: _Draft, sequence: Sequence) -> None:
         n_tokens = self._n_tokens_for(draft, sequence)
-        if not n_tokens:
+        n_grammar = _grammar_chars(sequence)
+        if not n_tokens or draft.n_grammar_left < min(n_grammar, MAX_GRAMMAR_CHARS):
             return
+        draft.n_grammar_left -= n_grammar
         prefix, parent = self._prefix(draft, sequence)
         start = prefix.n_tokens
         end = min(sequence.n_pending, start + n_tokens)

@@ -39,7 +39,9 @@ WHITESPACE = r"(\n {0,12}| )"
 with it."""
 
 _LARK_TOKENS = re.compile(
-    r"""//[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?P<directive>%\w+)|(?P<special><\[)""", re.DOTALL
+    r"""//[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?P<directive>%\w+)|(?P<special><\[)"""
+    r"""|(?P<temperature>\btemperature\s*=)""",
+    re.DOTALL,
 )
 
 
@@ -118,6 +120,8 @@ def lark_grammar(grammar: str, *, param: str) -> str:
     for found in _LARK_TOKENS.finditer(grammar):
         if found["directive"] not in (None, "%import", "%ignore"):
             raise InvalidRequest(f"{param}: {found['directive'][:32]} is not supported", param=param)
+        if found["temperature"]:
+            raise InvalidRequest(f"{param}: a rule's temperature is not supported", param=param)
         if found["special"]:
             raise InvalidRequest(f"{param}: token ids (<[...]>) are not supported", param=param)
     return _lark_text(grammar)

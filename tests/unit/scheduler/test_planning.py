@@ -221,7 +221,7 @@ def test_an_idle_worker_is_told_which_slots_are_free() -> None:
 )
 def test_O23_few_grammars_are_admitted_in_one_step(sizes: list[int], admitted: list[int]) -> None:
     """The step waits until the worker has built them."""
-    sim = Simulation(max_num_batched_tokens=256, max_num_seqs=32, pipeline_depth=1)
+    sim = Simulation(max_num_batched_tokens=256, max_num_seqs=32, max_slots=32, num_blocks=200, pipeline_depth=1)
     for i, size in enumerate(sizes):
         sim.add([i], 4, grammar="x" * size)
     sim.run()

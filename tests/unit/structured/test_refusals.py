@@ -209,6 +209,8 @@ def test_O23_legal_recursion_is_not_refused() -> None:
         lambda: lark_grammar('start: "a"\n' * 4000, param="p"),
         lambda: lark_grammar('start: %json {"frobnicate": 1}', param="p"),
         lambda: lark_grammar("start: <[5]>", param="p"),
+        lambda: lark_grammar("start: <|im_end|>", param="p"),
+        lambda: lark_grammar('start[temperature=0.5]: "a"', param="p"),
         lambda: lark_grammar("start: start", param="p"),
     ],
 )
