@@ -62,8 +62,9 @@ def check_grammar(grammar: str, *, param: str) -> None:
     """
     from llguidance import LLMatcher
 
+    tokenizer, bounds = _bytes_tokenizer(), limits()
     began = time.thread_time()
-    matcher = LLMatcher(_bytes_tokenizer(), grammar, log_level=0, limits=limits())
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=bounds)
     _follow(matcher)
     took = time.thread_time() - began
     if took > COMPILE_S + COMPILE_S_PER_CHAR * len(grammar) and not matcher.is_error():

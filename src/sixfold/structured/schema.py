@@ -150,9 +150,17 @@ class _Walk:
         self.n_enum += len(value)
         if self.n_enum > MAX_ENUM:
             raise _Fault(at, f"enums have more than {MAX_ENUM} values in all")
+        self.const(value, at, depth)
 
     def const(self, value: Any, at: str, depth: int) -> None:
-        pass
+        """The library keeps larger numbers as the largest of an int64."""
+        left = [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, dict | list):
+                left.extend(one.values() if isinstance(one, dict) else one)
+            elif type(one) in (int, float):
+                self.number(one, at, depth)
 
     def schemas(self, value: Any, at: str, depth: int) -> None:
         """Names -> schemas."""

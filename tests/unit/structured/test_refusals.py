@@ -172,6 +172,8 @@ def tripled(schema: Any) -> Any:
         {"type": "array", "minItems": 1_000_000_000},
         {"type": "string", "minLength": 1_000_000},
         {"type": "integer", "maximum": 10**300},
+        {"type": "integer", "enum": [1e20]},
+        {"const": [{"id": 2**64}]},
         {"type": "string", "enum": ["x" * 70_000]},
         {"type": "string", "pattern": "(" * 3000 + "a" + ")" * 3000},
     ],
