@@ -54,7 +54,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
         is_prepared = False
         while True:
             while not is_prepared and not steps.wait(IDLE_S):
-                is_prepared = not worker.prepare()
+                is_prepared = not prepare(worker)
             step = StepArrays.unpack(decode_step(expect(steps.receive_one(), codecs.STEP)))
             steps.send(codecs.RESULT, encode(worker.execute(step)), block=True)
     except (EOFError, OSError):
@@ -66,6 +66,15 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
     finally:
         for channel in channels.values():
             channel.close()
+
+
+def prepare(worker: Worker) -> bool:
+    """A part of what later steps need. Returns whether more is left. Where it cannot be had (the model's files are gone),
+    nobody has asked for it yet, and nobody may."""
+    try:
+        return worker.prepare()
+    except (OSError, SixfoldError):
+        return False
 
 
 if __name__ == "__main__":

@@ -9,49 +9,11 @@ from typing import Any
 
 __all__ = ["random_schema"]
 
-NAMES = (
-    "a",
-    "b",
-    "id",
-    "na\u00efve",
-    "\u4e2d\u6587",
-    "\U0001f600",
-    'quo"te',
-    "a b",
-    "x/y",
-    "~t",
-    "$ref",
-    "new\nline",
-)
+NAMES = (*'a b id na\u00efve \u4e2d\u6587 \U0001f600 quo"te x/y ~t $ref'.split(), "", "a b", "new\nline")
 TEXTS = (*NAMES, "\u2028", "__proto__", "null", "\\", "\0", "\x7f", "abc")
 NUMBERS = (0, 1, -1, 5, 10, 100, -7, 0.5, -2.25, 1e-3, 1.1, 2**53, 3.14159, 99.999)
-PATTERNS = (
-    *(
-        "^a+$",
-        "a",
-        "^[^x]*$",
-        "^\\d{2,3}$",
-        "b$",
-        "^x",
-        "",
-        "^$",
-        ".",
-        "^.{2,4}$",
-        "^(a|b)*c?$",
-        "[\\s\\S]",
-    ),
-    *(
-        "^\\w+\\s\\w+$",
-        '^["\\\\]+$',
-        "^a|b$",
-        "\\.",
-        "^[\u4e00-\u9fff]{1,2}$",
-        "^\\S+@\\S+$",
-        "^a{0}$",
-        "^\\D$",
-        "^\u00e9$",
-    ),
-)
+PATTERNS = r"^a+$ a ^[^x]*$ ^\d{2,3}$ b$ ^x ^$ . ^.{2,4}$ ^(a|b)*c?$ [\s\S] ^\w+\s\w+$ ^[\"\\]+$ ^a|b$".split()
+PATTERNS += [r"\.", r"^\S+@\S+$", r"^\D$", "^[\u4e00-\u9fff]{1,2}$", "^a{0}$", "^\u00e9$"]
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
 PLAIN = TYPES[:5]

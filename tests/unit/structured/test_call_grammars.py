@@ -53,6 +53,10 @@ def read(calls: CallFormat, text: str, piece: int, **how: Any) -> tuple[str, str
     return said[Reasoning], said[Content], found
 
 
+def encoded(walker: Walker, text: str) -> list[int]:
+    return walker.tokenizer.encode(text, parse_control=False, add_bos=False)
+
+
 def check_calls(found: list[tuple[str, str]]) -> None:
     for name, arguments in found:
         jsonschema.validate(json.loads(arguments), PARAMETERS[name] or {"type": "object"})
@@ -65,14 +69,16 @@ def test_forced_calls(walker: Walker, calls: CallFormat, thinking: Thinking, one
     grammar = call_grammar(calls, TOOLS, one=one, thinking=thinking, control={})
     n_walks = 0
     for seed in range(8):
-        ids = walker.walk(grammar, seed)
+        thought = {"no": "", "maybe": "<think>hm</think>" if seed % 2 else "", "open": "so</think>"}[thinking]
+        ids = walker.walk(grammar, seed, lead=encoded(walker, thought))
         if ids is None:
             continue
         n_walks += 1
         text = walker.text(ids)
         whole = read(calls, text, 1, sure=True, one_call=one, thinking=thinking)
         assert whole == read(calls, text, 7, sure=True, one_call=one, thinking=thinking)
-        _, content, found = whole
+        reasoning, content, found = whole
+        assert bool(reasoning) == bool(thought)
         assert found and not content.strip(), text
         assert len(found) == 1 or not one, text
         check_calls(found)
@@ -114,7 +120,7 @@ def test_strict_calls_in_text(walker: Walker, calls: CallFormat, thinking: Think
     grammar = strict_grammar(calls, TOOLS, thinking=thinking, control={})
     opener = next(iter(calls.openers))
     thought = "hm</think>" if thinking == "open" else ""
-    lead = walker.tokenizer.encode(f"{thought}So: <tool_ [TOOL {opener}", parse_control=False, add_bos=False)
+    lead = encoded(walker, f"{thought}So: <tool_ [TOOL {opener}")
     for seed in range(6):
         ids = walker.walk(grammar, seed, lead=lead)
         if ids is None:
