@@ -69,8 +69,8 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
 
 
 def prepare(worker: Worker) -> bool:
-    """A part of what later steps need. Returns whether more is left. Where it cannot be had (the model's files are gone),
-    nobody has asked for it yet, and nobody may."""
+    """A part of what later steps need. Returns whether more is left. It may fail, when the files of the model are gone:
+    nobody has asked for it yet."""
     try:
         return worker.prepare()
     except (OSError, SixfoldError):

@@ -28,6 +28,7 @@ N_STEPS = 32
 
 _REASONS = {
     "NoExtension": "nothing fits it",
+    "oneOf constraints are not supported": "oneOf is supported where types or constants show that no value fits two",
     "Unable to determine if regex is empty": "its patterns are too complex together",
 }
 

@@ -22,7 +22,7 @@ PLAIN = TYPES[:5]
 def _value(rng: random.Random, depth: int = 0) -> Any:
     kinds: list[Callable[[], Any]] = [
         lambda: rng.randint(-5, 5),
-        lambda: rng.choice((1.5, 1e-7, 1e20, 0.1)),
+        lambda: rng.choice((1.5, 1e-7, 1e9, 0.1)),
         lambda: rng.choice(TEXTS),
         lambda: None,
         lambda: rng.random() < 0.5,

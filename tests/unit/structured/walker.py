@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from sixfold.executor.grammar_vocabulary import vocabulary_of
 from sixfold.model_file import GGUFFile
@@ -27,6 +28,9 @@ class Walker:
         self.tokenizer = gguf_tokenizer(GGUFFile.open(model_path))
         self.n_rows = self.tokenizer.n_vocab + 100
         self.factory = MatcherFactory(lambda: vocabulary_of(self.tokenizer, self.n_rows))
+        self.ends = sorted(self.tokenizer.end_ids)
+        self.never = sorted(self.tokenizer.control_ids - self.tokenizer.end_ids)
+        self.never += range(self.tokenizer.n_vocab, self.n_rows)
         self.closing = [
             self.tokenizer.encode(text, parse_control=False, add_bos=False)[0]
             for text in ('"', "}", "]", '"}', '\\"', "@", ":", "a", "0", ",")
@@ -47,26 +51,26 @@ class Walker:
         matcher.advance(ids)
         while True:
             matcher.mask(words)
-            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
-            assert allowed, "nothing is allowed"
-            assert allowed[-1] < self.tokenizer.n_vocab, "a row without a token is allowed"
-            ends = self.tokenizer.end_ids.intersection(allowed)
-            assert bool(ends) == matcher.may_end
-            assert self.tokenizer.control_ids.intersection(allowed) <= self.tokenizer.end_ids
-            if ends and (len(ids) >= FREE_TOKENS or len(ends) == len(allowed) or rng.random() < 0.2):
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.n_rows]
+            ends = bits[self.ends].any()
+            assert bits.any(), "nothing is allowed"
+            assert not bits[self.never].any(), "a control token or a row without a token is allowed"
+            assert ends == matcher.may_end
+            bits[self.ends] = 0
+            if ends and (len(ids) >= FREE_TOKENS or not bits.any() or rng.random() < 0.2):
                 return ids
             if len(ids) >= max_tokens:
                 return None
-            token_id = self._choose(rng, set(allowed) - ends, len(ids))
+            token_id = self._choose(rng, bits, len(ids))
             matcher.advance([token_id])
             ids.append(token_id)
 
-    def _choose(self, rng: random.Random, allowed: set[int], n_drawn: int) -> int:
+    def _choose(self, rng: random.Random, bits: npt.NDArray[np.uint8], n_drawn: int) -> int:
         if n_drawn >= FREE_TOKENS:
-            closing = [token_id for token_id in self.closing if token_id in allowed]
+            closing = [token_id for token_id in self.closing if bits[token_id]]
             if closing and rng.random() < 0.9:
                 return closing[0] if rng.random() < 0.7 else rng.choice(closing)
-        return rng.choice(sorted(allowed))
+        return int(rng.choice(np.flatnonzero(bits)))
 
     def text(self, ids: list[int]) -> str:
         """Raises: UnicodeDecodeError: the ids are no text."""
