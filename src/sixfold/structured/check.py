@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["check_grammar", "limits"]
 
 MAX_REASON_CHARS = 160
-COMPILE_S = 0.03
+COMPILE_S = 0.05
 COMPILE_S_PER_CHAR = 1e-6
 """CPU time that a grammar may take here; the worker needs about as long to compile it, and its step waits."""
 N_STEPS = 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from string import ascii_letters
 from typing import Any
 
 import jsonschema
@@ -264,8 +265,10 @@ def test_nothing_left_to_draw_fails_this_request_alone(enforcing: Target) -> Non
         enforcing.check_alive()
 
 
-# Forty characters, then as many ways to go on as the parser has no room for.
-LIMIT_LATER = "start: BEGIN (" + " | ".join(f'"{i}"' for i in range(3000)) + ")\nBEGIN: /[xy]{40}/"
+# Forty characters, then more ways to go on than the parser has room for.
+LIMIT_LATER = (
+    "start: BEGIN (" + "|".join(f'"{a}{b}"' for a in ascii_letters for b in ascii_letters) + ")\nBEGIN: /[xy]{40}/"
+)
 
 
 @pytest.mark.parametrize("chat", [False, True])
