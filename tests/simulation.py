@@ -89,6 +89,7 @@ class Simulation:
         stops: bool = False,
         min_tokens: int = 0,
         logprobs: int | None = None,
+        grammar: str = "",
         **fields: object,
     ) -> int:
         """Queue a request and return its uid. `fault_at`: output index at which its logits are NaN."""
@@ -99,7 +100,9 @@ class Simulation:
             prompt_token_ids=list(prompt),
             max_tokens=max_tokens,
             n=n,
-            sampling=Sampling(seed=seed, stop_token_ids=stop_token_ids, min_tokens=min_tokens, logprobs=logprobs),
+            sampling=Sampling(
+                seed=seed, stop_token_ids=stop_token_ids, min_tokens=min_tokens, logprobs=logprobs, grammar=grammar
+            ),
             cache_salt=str(salt),
             script=(salt, fault_at),
             **fields,  # type: ignore[arg-type]

@@ -19,6 +19,10 @@ from sixfold.transport import FrameSocket, accept, codecs, expect
 
 __all__ = ["main"]
 
+IDLE_S = 1.0
+"""After as long without a step the worker does what later steps need. The first request of a server that just started
+comes before that."""
+
 
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.worker_process RUN_DIR LIFE_FD LISTEN_FD`."""
@@ -47,7 +51,10 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
             channels[greeting.role] = channel
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
         steps = channels["worker-steps"]
+        is_prepared = False
         while True:
+            while not is_prepared and not steps.wait(IDLE_S):
+                is_prepared = not prepare(worker)
             step = StepArrays.unpack(decode_step(expect(steps.receive_one(), codecs.STEP)))
             steps.send(codecs.RESULT, encode(worker.execute(step)), block=True)
     except (EOFError, OSError):
@@ -59,6 +66,15 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
     finally:
         for channel in channels.values():
             channel.close()
+
+
+def prepare(worker: Worker) -> bool:
+    """A part of what later steps need. Returns whether more is left. It may fail, when the files of the model are gone:
+    nobody has asked for it yet."""
+    try:
+        return worker.prepare()
+    except (OSError, SixfoldError):
+        return False
 
 
 if __name__ == "__main__":

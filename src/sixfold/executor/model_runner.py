@@ -109,8 +109,7 @@ class NativeBackend:
         pooled = self._pools.tokens(step, slots) if self._pools else None
         hidden = np.empty((len(pooled), self._program.hidden), np.float32) if pooled is not None else None
         drawn = Drawn(np.empty(step.n_rows, np.int32), np.empty(step.n_rows, np.int32))
-        if len(drawing):
-            self._sampler.begin(step.slots[drawing])
+        self._sampler.begin(step.slots[drawing] if len(drawing) else ())
         self._program.run_rows(
             step.columns,
             slots.state,
@@ -128,12 +127,17 @@ class NativeBackend:
             logits[:, self._absent] = -np.inf
         if len(drawing):
             self._draw(step, drawing, logits[: len(drawing)], drawn)
+        else:
+            self._sampler.finish()
         self._sampler.observe(step.slots, drawn.token_ids)
         if scored:
             self._score(step, slots, scored, logits[len(drawing) :], drawn)
         if hidden is not None:
             self._pools.take(step, slots, hidden, drawn)
         return drawn
+
+    def prepare(self) -> bool:
+        return self._sampler.prepare()
 
     def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:
         """Raw logits [tokens, vocabulary] of one sequence, in steps of the budget: for reference checks, not for

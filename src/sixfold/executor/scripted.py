@@ -99,6 +99,9 @@ class ScriptedBackend:
             self._pools.take(step, slots, _hidden_states(_token_ids(step, slots)[pooled]), drawn)
         return drawn
 
+    def prepare(self) -> bool:
+        return self._sampler.prepare()
+
     def close(self) -> None:
         self._sampler.close()
         self._admits.clear()

@@ -50,6 +50,7 @@ class Backend(Protocol):
     def admit(self, admit: SlotAdmit) -> None: ...
     def copy_blocks(self, copies: Int32) -> None: ...
     def run(self, step: StepArrays, slots: Slots) -> Drawn: ...
+    def prepare(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -100,6 +101,11 @@ class Worker:
             embeddings=drawn.embeddings,
             forward_s=time.perf_counter() - started,
         )
+
+    def prepare(self) -> bool:
+        """Do a part of what some later step needs and no step so far did, while there is nothing else to do: up to a
+        second's worth. Returns whether more is left."""
+        return self._backend.prepare()
 
     def close(self) -> None:
         self._backend.close()

@@ -118,9 +118,20 @@ class Sampler:
 
     def begin(self, slots: Indices) -> None:
         """What can be done for the draws of these slots before their logits are there: their grammars' masks, beside
-        the caller. `sample` of the same slots must follow, and nothing else before it."""
+        the caller, and grammars that are new. `sample` of the same slots must follow, or `finish` where there are
+        none, and nothing else before it."""
         if self._grammars:
             self._grammars.begin(_ints(slots))
+
+    def finish(self) -> None:
+        """Wait for what `begin` began, in a step that draws nothing."""
+        if self._grammars:
+            self._grammars.finish()
+
+    def prepare(self) -> bool:
+        """A part of what the first grammar of the worker's life needs. Returns whether more is left. Takes up to a
+        second with the largest vocabularies, most of it with the interpreter lock."""
+        return self._grammars is not None and self._grammars.prepare()
 
     def sample(self, slots: Indices, logits: npt.NDArray[np.float32], positions: Indices) -> Draws:
         """Draw one token for each row.

@@ -17,7 +17,8 @@ nor itself: it waits, keeping its blocks. So the oldest always gets on, and sinc
 every choice ends.
 
 A waiting choice is admitted when its whole known length fits beside what running prompts still need and one spare block
-per running choice: then nobody is preempted for about a block's worth of steps. The head of the queue is never skipped.
+per running choice: then nobody is preempted for about a block's worth of steps. The head of the queue is never skipped,
+but for the one step in which other grammars than its own are built.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ MAX_SCORED_TOKENS = 256
 """Of prompts whose log-probabilities are wanted, in one step: the worker holds a row of logits for each, which are
 268 MB with a vocabulary of 262144."""
 
+MAX_GRAMMAR_CHARS = 8_192
+"""Of the grammars of choices that are admitted in one step, unless it is a single one: the step waits until the worker
+has built them, for up to 0.1 s (`sixfold.structured.check`)."""
+MIN_GRAMMAR_CHARS = 1_024
+"""What a short grammar counts as."""
+
 _by_key = attrgetter("key")
 _by_last_turn = attrgetter("last_turn")
 
@@ -54,6 +61,12 @@ _TURNS: tuple[Callable[[Sequence], Any], ...] = (_by_key, _by_tokens_left, _by_a
 """Who goes first among prompts. Each for two steps: with a tiny budget only every other step is for prompts."""
 
 
+def _grammar_chars(sequence: Sequence) -> int:
+    """What building the grammar in the worker counts as, with the tokens that it follows through again."""
+    grammar = sequence.request.message.sampling.grammar
+    return max(len(grammar), MIN_GRAMMAR_CHARS) + 4 * (len(sequence.token_ids) - sequence.n_prompt) if grammar else 0
+
+
 class _Draft:
     """A plan in the making, with what is left to give away."""
 
@@ -61,6 +74,7 @@ class _Draft:
         self.plan = Plan(step_id)
         self.n_tokens_left = n_tokens
         self.n_scored_left = MAX_SCORED_TOKENS
+        self.n_grammar_left = MAX_GRAMMAR_CHARS
         self.n_blocks_left = n_blocks
         self.n_blocks_coming = 0
         """Blocks of leaving sequences that nobody waits for yet."""
@@ -174,8 +188,10 @@ class Planner:
 
     def _serve_admission(self, draft: _Draft, sequence: Sequence) -> None:
         n_tokens = self._n_tokens_for(draft, sequence)
-        if not n_tokens:
+        n_grammar = _grammar_chars(sequence)
+        if not n_tokens or draft.n_grammar_left < min(n_grammar, MAX_GRAMMAR_CHARS):
             return
+        draft.n_grammar_left -= n_grammar
         prefix, parent = self._prefix(draft, sequence)
         start = prefix.n_tokens
         end = min(sequence.n_pending, start + n_tokens)

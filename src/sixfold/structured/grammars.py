@@ -39,7 +39,9 @@ WHITESPACE = r"(\n {0,12}| )"
 with it."""
 
 _LARK_TOKENS = re.compile(
-    r"""//[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?P<directive>%\w+)|(?P<special><\[)""", re.DOTALL
+    r"""//[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?P<directive>%\w+)|(?P<special><\[)"""
+    r"""|(?P<temperature>\btemperature\s*=)""",
+    re.DOTALL,
 )
 
 
@@ -104,7 +106,8 @@ def choice_grammar(choices: Sequence[str], *, param: str) -> str:
         raise InvalidRequest(f"{param} has more than {MAX_CHOICES} entries", param=param)
     if sum(map(len, choices)) > MAX_CHOICE_CHARS:
         raise _too_large("the choices together", MAX_CHOICE_CHARS, param)
-    return _lark_text("start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
+    # One terminal: as so many rules they would be so many items of the parser.
+    return _lark_text("start: ONE\nONE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
 
 
 def lark_grammar(grammar: str, *, param: str) -> str:
@@ -117,6 +120,8 @@ def lark_grammar(grammar: str, *, param: str) -> str:
     for found in _LARK_TOKENS.finditer(grammar):
         if found["directive"] not in (None, "%import", "%ignore"):
             raise InvalidRequest(f"{param}: {found['directive'][:32]} is not supported", param=param)
+        if found["temperature"]:
+            raise InvalidRequest(f"{param}: a rule's temperature is not supported", param=param)
         if found["special"]:
             raise InvalidRequest(f"{param}: token ids (<[...]>) are not supported", param=param)
     return _lark_text(grammar)

@@ -64,7 +64,7 @@ class Matcher:
 
 
 class MatcherFactory:
-    """Makes matchers for one vocabulary; vocabulary and the library's tables are made with the first.
+    """Makes matchers for one vocabulary; vocabulary and the library's tables are made with the first, or before.
 
     Args:
         read: gives the vocabulary.
@@ -78,12 +78,16 @@ class MatcherFactory:
     def vocabulary(self) -> Vocabulary:
         return self._read()
 
-    def prepare(self) -> None:
-        """Build the tables now."""
+    def prepare(self) -> bool:
+        """Make the next part: the vocabulary, then the tables. Returns whether more is left."""
+        if "vocabulary" not in self.__dict__:
+            return bool(self.vocabulary)
         if self._tokenizer is None:
             self._tokenizer = make_tokenizer(self.vocabulary)
+        return False
 
     def __call__(self, grammar: str) -> Matcher:
         """Raises: GrammarError: it cannot be used."""
-        self.prepare()
+        while self._tokenizer is None:
+            self.prepare()
         return Matcher(self._tokenizer, grammar)

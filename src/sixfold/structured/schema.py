@@ -25,11 +25,15 @@ MAX_ENUM = 1_000
 MAX_LEAST = 10_000
 """Of `minLength` and the like."""
 MAX_NUMBER = 2**53
+MAX_MERGED_PATTERNS = 8
+"""Different patterns and formats of a schema in which schemas are merged. Each may meet each, and
+whether anything is left of them takes three times as long to see with every one more."""
 
 TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 ANNOTATIONS = frozenset(
     {"$comment", "$schema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"}
 )
+_NAMING = frozenset({"$defs", "$id", "definitions"})
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
 
 
@@ -69,6 +73,8 @@ class _Walk:
         self.references: list[tuple[str, str]] = []
         self.edges: list[_Edge] = []
         self.n_properties = self.n_enum = 0
+        self.patterns: set[str] = set()
+        self.merged_at = ""
 
     def schema(self, schema: Any, at: str, depth: int) -> None:
         self.places.add(at)
@@ -88,6 +94,14 @@ class _Walk:
                 raise _Fault(at, f"the keyword {_clip(key)} is not supported", unsupported=True)
             check(self, value, f"{at}/{_escaped(key)}", depth)
         _check_together(schema, at)
+        if _merges(schema):
+            self.merged_at = self.merged_at or at
+        if self.merged_at and len(self.patterns) > MAX_MERGED_PATTERNS:
+            raise _Fault(
+                self.merged_at,
+                f"a schema that merges others (allOf, or anyOf, oneOf and $ref beside other keywords) may have "
+                f"{MAX_MERGED_PATTERNS} different patterns and formats",
+            )
 
     def same_value(self, schema: Any, at: str, depth: int) -> None:
         """A subschema for the same value."""
@@ -136,9 +150,17 @@ class _Walk:
         self.n_enum += len(value)
         if self.n_enum > MAX_ENUM:
             raise _Fault(at, f"enums have more than {MAX_ENUM} values in all")
+        self.const(value, at, depth)
 
     def const(self, value: Any, at: str, depth: int) -> None:
-        pass
+        """The library keeps larger numbers as the largest of an int64."""
+        left = [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, dict | list):
+                left.extend(one.values() if isinstance(one, dict) else one)
+            elif type(one) in (int, float):
+                self.number(one, at, depth)
 
     def schemas(self, value: Any, at: str, depth: int) -> None:
         """Names -> schemas."""
@@ -155,6 +177,7 @@ class _Walk:
 
     def pattern_properties(self, value: Any, at: str, depth: int) -> None:
         self.properties(value, at, depth)
+        self.patterns.update(value)
 
     def subschema(self, value: Any, at: str, depth: int) -> None:
         self.schema(value, at, depth + 1)
@@ -207,8 +230,12 @@ class _Walk:
         if not isinstance(value, str):
             raise _Fault(at, "must be a string")
 
-    def format(self, value: Any, at: str, depth: int) -> None:
+    def pattern(self, value: Any, at: str, depth: int) -> None:
         self.text(value, at, depth)
+        self.patterns.add(value)
+
+    def format(self, value: Any, at: str, depth: int) -> None:
+        self.pattern(value, at, depth)
         if value not in FORMATS:
             raise _Fault(at, f"the format {_clip(value)} is not supported", unsupported=True)
 
@@ -249,13 +276,19 @@ _KEYWORDS: dict[str, Callable[[_Walk, Any, str, int], None]] = {
     "minimum": _Walk.number,
     "multipleOf": _Walk.multiple,
     "oneOf": _Walk.combination,
-    "pattern": _Walk.text,
+    "pattern": _Walk.pattern,
     "patternProperties": _Walk.pattern_properties,
     "prefixItems": _Walk.list_of_schemas,
     "properties": _Walk.properties,
     "required": _Walk.required,
     "type": _Walk.type,
 }
+
+
+def _merges(schema: dict[str, Any]) -> bool:
+    """Whether what holds for one value comes from several schemas."""
+    says = schema.keys() - ANNOTATIONS - _NAMING
+    return "allOf" in says or (len(says) > 1 and not says.isdisjoint(("anyOf", "oneOf", "$ref")))
 
 
 def _check_together(schema: dict[str, Any], at: str) -> None:

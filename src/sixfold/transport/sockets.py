@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import socket
 import struct
 from collections import deque
@@ -128,6 +129,10 @@ class FrameSocket:
                 raise EOFError("connection closed")
             self._ready.extend(self._reader.feed(data))
         return self._ready.popleft()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether `receive_one` has something to read, at the latest after `seconds`: data, or the connection's end."""
+        return bool(self._ready) or bool(select.select([self.sock], [], [], seconds)[0])
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from string import ascii_letters
 from typing import Any
 
 import jsonschema
@@ -261,6 +263,30 @@ def test_nothing_left_to_draw_fails_this_request_alone(enforcing: Target) -> Non
         assert error.status == 500
         assert "no token is left to draw" in error.error["message"]
         enforcing.check_alive()
+
+
+# Forty characters, then more ways to go on than the parser has room for.
+LIMIT_LATER = (
+    "start: BEGIN (" + "|".join(f'"{a}{b}"' for a in ascii_letters for b in ascii_letters) + ")\nBEGIN: /[xy]{40}/"
+)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_O23_a_limit_while_generating_fails_this_request_alone(enforcing: Target, chat: bool) -> None:
+    ask = enforcing.chat if chat else enforcing.complete
+    fields: dict[str, Any] = {"structured_outputs": {"grammar": LIMIT_LATER}, "max_tokens": 100, "seed": 1}
+    alone = enforcing.complete("others", max_tokens=50, seed=1).json["choices"][0]
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(enforcing.complete, "others", max_tokens=50, seed=1) for _ in range(2)]
+        whole = ask(**fields)
+        events = ask(**fields, stream=True).events
+        assert [other.result().json["choices"][0] for other in others] == [alone] * 2
+    assert whole.status == 500
+    assert whole.error["code"] == events[-1]["error"]["code"]
+    assert whole.error["message"] == events[-1]["error"]["message"]
+    assert "limit of its grammar" in whole.error["message"]
+    assert not any(choice.get("finish_reason") for event in events[:-1] for choice in event["choices"])
+    enforcing.check_alive()
 
 
 def test_logprobs_under_a_grammar_are_those_of_the_model(enforcing: Target) -> None:

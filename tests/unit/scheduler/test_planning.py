@@ -208,3 +208,21 @@ def test_an_idle_worker_is_told_which_slots_are_free() -> None:
     sim.add([1], 1)
     sim.run()
     assert sim.plans[-1].frees == [(0, 1)], "the slot's generation has moved on"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "admitted"),
+    [
+        ([100] * 20, [8, 8, 4]),
+        ([4000, 4000, 4000], [2, 1]),
+        ([50_000, 100, 50_000], [1, 1, 1]),
+        ([0] * 20, [20]),
+    ],
+)
+def test_O23_few_grammars_are_admitted_in_one_step(sizes: list[int], admitted: list[int]) -> None:
+    """The step waits until the worker has built them."""
+    sim = Simulation(max_num_batched_tokens=256, max_num_seqs=32, max_slots=32, num_blocks=200, pipeline_depth=1)
+    for i, size in enumerate(sizes):
+        sim.add([i], 4, grammar="x" * size)
+    sim.run()
+    assert [len(plan.admits) for plan in sim.plans if plan.admits] == admitted

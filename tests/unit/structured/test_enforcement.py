@@ -3,78 +3,21 @@
 from __future__ import annotations
 
 import json
-import random
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 
-from sixfold.executor.grammar_vocabulary import vocabulary_of
-from sixfold.model_file import GGUFFile
-from sixfold.structured import MatcherFactory, StructuredOutputs, check_grammar, json_schema_grammar
-from sixfold.text import gguf_tokenizer
+from sixfold.structured import StructuredOutputs, check_grammar, json_schema_grammar
 
 from .schemas import SCHEMAS
+from .walker import Walker
 
 pytestmark = pytest.mark.model
 
 FORMATS = jsonschema.FormatChecker(("date", "email", "ipv4", "ipv6", "uuid"))
 """Those that the validator knows to judge."""
-MAX_TOKENS = 600
-FREE_TOKENS = 40
-"""Drawn without an aim; afterwards the walk takes what closes something, where that is allowed."""
-
-
-class Walker:
-    """Draws tokens at random among those that a grammar allows."""
-
-    def __init__(self, model_path: Path) -> None:
-        self.tokenizer = gguf_tokenizer(GGUFFile.open(model_path))
-        self.n_rows = self.tokenizer.n_vocab + 100
-        self.factory = MatcherFactory(lambda: vocabulary_of(self.tokenizer, self.n_rows))
-        self.closing = [
-            self.tokenizer.encode(text, parse_control=False, add_bos=False)[0]
-            for text in ('"', "}", "]", '"}', '\\"', "@", ":", "a", "0", ",")
-        ]
-
-    def walk(self, grammar: str, seed: int) -> list[int]:
-        """Ids up to the end token, without it."""
-        rng = random.Random(seed)
-        matcher = self.factory(grammar)
-        words = np.zeros((self.n_rows + 31) // 32, np.int32)
-        ids: list[int] = []
-        while True:
-            matcher.mask(words)
-            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
-            assert allowed, "nothing is allowed"
-            assert allowed[-1] < self.tokenizer.n_vocab, "a row without a token is allowed"
-            ends = self.tokenizer.end_ids.intersection(allowed)
-            assert bool(ends) == matcher.may_end
-            assert self.tokenizer.control_ids.intersection(allowed) <= self.tokenizer.end_ids
-            if ends and (len(ids) >= FREE_TOKENS or len(ends) == len(allowed) or rng.random() < 0.2):
-                return ids
-            assert len(ids) < MAX_TOKENS, "the walk did not end"
-            token_id = self._choose(rng, set(allowed) - ends, len(ids))
-            matcher.advance([token_id])
-            ids.append(token_id)
-
-    def _choose(self, rng: random.Random, allowed: set[int], n_drawn: int) -> int:
-        if n_drawn >= FREE_TOKENS:
-            closing = [token_id for token_id in self.closing if token_id in allowed]
-            if closing and rng.random() < 0.9:
-                return closing[0] if rng.random() < 0.7 else rng.choice(closing)
-        return rng.choice(sorted(allowed))
-
-    def text(self, ids: list[int]) -> str:
-        """Raises: UnicodeDecodeError: the ids are no text."""
-        return b"".join(self.tokenizer.token_bytes[i] for i in ids).decode()
-
-
-@pytest.fixture(scope="module")
-def walker(model_path: Path) -> Walker:
-    return Walker(model_path)
 
 
 def test_there_are_enough_schemas() -> None:
@@ -87,7 +30,7 @@ def test_every_walk_is_valid(walker: Walker, schema: dict[str, Any]) -> None:
     check_grammar(grammar, param="x")
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)
     for seed in range(4):
-        text = walker.text(walker.walk(grammar, seed))
+        text = walker.answer(grammar, seed)
         validator.validate(json.loads(text))
 
 
@@ -95,7 +38,7 @@ def test_items_of_older_drafts(walker: Walker) -> None:
     schema = {"type": "array", "items": [{"type": "integer"}], "additionalItems": {"type": "boolean"}, "maxItems": 3}
     grammar = json_schema_grammar(json.dumps(schema), param="x")
     for seed in range(4):
-        jsonschema.Draft7Validator(schema).validate(json.loads(walker.text(walker.walk(grammar, seed))))
+        jsonschema.Draft7Validator(schema).validate(json.loads(walker.answer(grammar, seed)))
 
 
 def test_O21_whitespace_is_bounded(walker: Walker) -> None:
@@ -140,5 +83,5 @@ def test_other_kinds(walker: Walker, outputs: StructuredOutputs, check: Any) -> 
     grammar = outputs.grammar_text()
     check_grammar(grammar, param="x")
     for seed in range(6):
-        text = walker.text(walker.walk(grammar, seed))
+        text = walker.answer(grammar, seed)
         assert check(text), text

@@ -172,6 +172,8 @@ def tripled(schema: Any) -> Any:
         {"type": "array", "minItems": 1_000_000_000},
         {"type": "string", "minLength": 1_000_000},
         {"type": "integer", "maximum": 10**300},
+        {"type": "integer", "enum": [1e20]},
+        {"const": [{"id": 2**64}]},
         {"type": "string", "enum": ["x" * 70_000]},
         {"type": "string", "pattern": "(" * 3000 + "a" + ")" * 3000},
     ],
@@ -209,6 +211,8 @@ def test_O23_legal_recursion_is_not_refused() -> None:
         lambda: lark_grammar('start: "a"\n' * 4000, param="p"),
         lambda: lark_grammar('start: %json {"frobnicate": 1}', param="p"),
         lambda: lark_grammar("start: <[5]>", param="p"),
+        lambda: lark_grammar("start: <|im_end|>", param="p"),
+        lambda: lark_grammar('start[temperature=0.5]: "a"', param="p"),
         lambda: lark_grammar("start: start", param="p"),
     ],
 )

@@ -73,6 +73,22 @@ def test_sending_to_a_peer_that_does_not_read_never_blocks() -> None:
         assert receiver.receive() is None
 
 
+def test_waiting_sees_what_is_read_already_and_the_end() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        sender, receiver = FrameSocket(ours), FrameSocket(theirs)
+        assert not receiver.wait(0)
+        for body in (b"a", b"b"):
+            sender.send(1, body)
+        assert receiver.wait(0)
+        assert receiver.receive_one().body == b"a"
+        assert receiver.wait(0), "the second was read with the first"
+        assert receiver.receive_one().body == b"b"
+        assert not receiver.wait(0)
+        sender.close()
+        assert receiver.wait(0)
+
+
 def test_a_listener_is_private_and_accepts_its_own_user(tmp_path: Path) -> None:
     path = str(tmp_path / "x.sock")
     with listen(path) as listener:
