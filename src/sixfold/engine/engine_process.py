@@ -244,12 +244,12 @@ class EngineServer:
             peer.uids.discard(uid)
 
     def _flush(self) -> None:
-        """One frame per API process and turn."""
+        """One frame per API process and turn. Its channels come in any order: until the one for outputs is here, they
+        are kept."""
         for peer in list(self._peers.values()):
-            if peer.outbox:
+            if peer.outbox and peer.outputs is not None:
                 deltas, peer.outbox = peer.outbox, []
-                if peer.outputs is not None:
-                    self._send_outputs(peer, deltas)
+                self._send_outputs(peer, deltas)
 
     def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
         assert peer.outputs is not None

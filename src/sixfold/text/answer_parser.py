@@ -64,7 +64,9 @@ class PartsParser:
         self._longest = max(map(len, openers), default=1)
         self._parts: list[Part] = []
         self._buffer = ""
-        self._blanks = ""
+        self._waiting: list[str] = []
+        """Blanks behind a buffer of nothing but blanks: no state can do anything with them."""
+        self._blanks: list[str] = []
         """Held back: content if more of it follows."""
         self._any_content = False
         self._opener = self._unsaid = ""
@@ -89,9 +91,13 @@ class PartsParser:
 
     def push(self, text: str) -> list[Part]:
         """See `AnswerParser`."""
-        self._buffer += text
+        if self._waiting and text.isspace():
+            self._waiting.append(text)
+            return []
+        self._buffer = "".join((*self._waiting, text)) if self._waiting else self._buffer + text
         while self._state():
             pass
+        self._waiting = [self._buffer] if self._buffer.isspace() else []
         parts, self._parts = self._parts, []
         return parts
 
@@ -160,8 +166,8 @@ class PartsParser:
         self._content(self._buffer[: len(self._buffer) - held])
         self._buffer = self._buffer[len(self._buffer) - held :]
         if self._over and not self.n_calls and self._blanks:
-            self._parts.append(Content(self._blanks))
-            self._blanks = ""
+            self._parts.append(Content("".join(self._blanks)))
+            self._blanks = []
         return False
 
     def _head(self) -> bool:
@@ -196,7 +202,7 @@ class PartsParser:
 
     def _begin(self, head: Head) -> None:
         self._muted = self._one_call and self.n_calls > 0
-        self._blanks = "\n" if self._any_content else ""
+        self._blanks = ["\n"] if self._any_content else []
         self._unsaid = ""
         if not self._muted:
             self._parts.append(CallBegin(self.n_calls, head.name))
@@ -279,12 +285,13 @@ class PartsParser:
             if text:
                 self._parts.append(Content(text))
             return
-        text = self._blanks + text
         bare = text.rstrip()
-        self._blanks = text[len(bare) :]
         if bare:
             self._any_content = True
-            self._parts.append(Content(bare))
+            self._parts.append(Content("".join((*self._blanks, bare))))
+            self._blanks = []
+        if len(bare) < len(text):
+            self._blanks.append(text[len(bare) :])
 
     def _held(self) -> int:
         """Characters at the buffer's end that may be the beginning of an opener."""
