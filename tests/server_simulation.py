@@ -1,4 +1,4 @@
-"""A whole server under load on virtual time: API processes, engine, worker; everything that happens follows from a seed.
+"""A whole server under load on virtual time: API processes, engine, worker; all that happens follows from a seed.
 
 What may happen to a request happens here: it meets others in small pools, waits, is preempted, is aborted, finds a stop
 string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes and
@@ -221,9 +221,7 @@ class ServerSimulation:
             case "RequestFailed":
                 assert any(reason == "error" for _, _, reason in expected), "failed without a reason"
 
-    def _check(
-        self, request: GenerateRequest, choice: int, stops: tuple[str, ...], seen: _Seen, outcome: str
-    ) -> None:
+    def _check(self, request: GenerateRequest, choice: int, stops: tuple[str, ...], seen: _Seen, outcome: str) -> None:
         tokens, text, reason = alone(request, choice, self._capacity, stops)
         if seen.reason:
             assert (seen.tokens, seen.text, seen.reason) == (tokens, text, reason), "other tokens than alone"

@@ -31,7 +31,7 @@ def digest_of_three(data: bytes) -> bytes:
 
 
 class Ledger:
-    """What an engine was asked and what it has said: every delta is compared with what the request says when it is alone
+    """What an engine was asked and what it has said: every delta is compared with what the request says when alone
     (P2), and with what was said before (P3, `first_index`).
 
     Args:

@@ -34,7 +34,22 @@ CORPUS = [
     "<think>\nhm <b> </thin \n</think>\n\nSo <tool <b> it is.",
 ]
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]x")
-MARKS += ("```json", "```", '{"name": "f", ', '"arguments": {', "{", "}", "[", "]", '"', "\\", "\\u", "\\ud800", ",", ";")
+MARKS += (
+    "```json",
+    "```",
+    '{"name": "f", ',
+    '"arguments": {',
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "\\",
+    "\\u",
+    "\\ud800",
+    ",",
+    ";",
+)
 MARKS += (" ", "\n", "\t", "\x00", "\u2028", "\x1c", "é", "\U0001f600", "null", "1e", " " * 50, "{" * 40, '"a' * 30)
 
 

@@ -7,6 +7,7 @@ what came of it; and `REGRESSIONS`, inputs that once failed. `python -m tests.fu
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import traceback
@@ -76,6 +77,32 @@ def main(fuzzer: Fuzzer) -> int:
 def spliced(one: Any, other: Any, rng: Random) -> Any:
     """A text or list that begins as one and ends as the other."""
     return one[: rng.randint(0, len(one))] + other[rng.randint(0, len(other)) :]
+
+
+def nudged(document: Any, rng: Random) -> Any:
+    """A copy of a JSON value with one place changed to another value of its type: mostly still accepted."""
+    root = [json.loads(json.dumps(document))]
+    place: Any = root
+    key: Any = 0
+    while isinstance(place[key], dict | list) and place[key] and rng.random() < 0.95:
+        place = place[key]
+        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+    match place[key]:
+        case bool(flag):
+            place[key] = not flag
+        case int(number):
+            place[key] = rng.choice((number + 1, number - 1, 0, 1, 2, 64, 97, 255, 256, (1 << 63) - 1))
+        case float(number):
+            place[key] = rng.choice((0.0, 1.0, 2.0, number / 2, 1e-9, -number))
+        case str(text):
+            place[key] = rng.choice((text + "x", text * 2, text[:1], "é\n\x00", "<|im_end|>", "a" * 300, "{", '"'))
+        case list(items):
+            place[key] = rng.choice((items * 2, items[::-1], items[:1], []))
+        case dict(items) if items:
+            del items[rng.choice(list(items))]
+        case None:
+            place[key] = rng.choice(("", 0, {}, []))
+    return root[0]
 
 
 def damaged_text(text: str, rng: Random, marks: tuple[str, ...]) -> str:

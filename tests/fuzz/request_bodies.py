@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.contract.api.fake_engine import FakeEngine
 from tests.fuzz import fuzzing
-from tests.fuzz.fuzzing import spliced
+from tests.fuzz.fuzzing import nudged, spliced
 from tests.fuzz.mutations import changed, damage
 from tests.unit.api.test_fuzz import ask
 
@@ -87,28 +87,24 @@ _RICH: dict[str, list[dict[str, Any]]] = {
     "/apply-template": [_CHAT | {"chat_template_kwargs": {"a": [1]}}],
 }
 _POSTS = {op.path: op for op in OPERATIONS if op.method == "post"}
-CORPUS = [
-    (path, document)
-    for path, op in _POSTS.items()
-    for document in [*op.examples.values(), *_RICH.get(path, [])]
-]
+CORPUS = [(path, document) for path, op in _POSTS.items() for document in [*op.examples.values(), *_RICH.get(path, [])]]
 _FIELDS = sorted({key for _, document in CORPUS for key in document})
 
 
 def case(rng: Random) -> Case:
     path, document = rng.choice(CORPUS)
-    for _ in range(rng.randint(1, 3)):
-        document = changed(document, rng)
+    for _ in range(rng.randint(0, 3)):
+        document = nudged(document, rng) if rng.random() < 0.7 else changed(document, rng)
         if not isinstance(document, dict):
             break
-        if rng.random() < 0.2:
+        if rng.random() < 0.1:
             other = rng.choice(CORPUS)[1]
             key = rng.choice(sorted(other))
             document[key] = other[key]
-        if rng.random() < 0.1:
+        if rng.random() < 0.05:
             document[rng.choice(_FIELDS)] = rng.choice((None, True, 0, -1, 1 << 63, 1e308, "", [], {}, [[]], "\x00"))
     body = json.dumps(document).encode()
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         body = damage(body, rng, len(body))
     if rng.random() < 0.05:
         body = spliced(body, json.dumps(rng.choice(CORPUS)[1]).encode(), rng)

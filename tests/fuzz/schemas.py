@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from tests.fuzz import fuzzing
-from tests.fuzz.fuzzing import damaged_text, spliced
+from tests.fuzz.fuzzing import damaged_text, nudged, spliced
 from tests.fuzz.mutations import changed
 
 from sixfold.errors import InvalidRequest
@@ -48,11 +48,45 @@ SCHEMAS: list[Any] = [
 REGEXES = [r"[a-z]{2,5}(foo|bar)?\d+\.\d*", r"(?i)a/b\n[^\]\\]*", r"\p{L}+|\u{1F600}", r"(a|b)*c{0,1000}"]
 GRAMMARS = [
     'start: "a" b* | /[0-9]+/\nb: "x" (","  "y")~2..3\n%ignore / +/\n',
-    "start: expr\nexpr: expr /[+]/ term | term\nterm: /[0-9]+/ | \"(\" expr \")\"\n",
+    'start: expr\nexpr: expr /[+]/ term | term\nterm: /[0-9]+/ | "(" expr ")"\n',
     "%import common.INT\nstart: INT // comment\n",
 ]
-MARKS = ("(", ")", "[", "]", "{", "}", "{1000000}", "{0,99999}", "*", "+", "?", "|", "\\", "\\1", "(?=a)", "(?<x>", "(?R)")
-MARKS += ("/", "//", '"', ":", "\n", "%json {}", "%ignore ", "<[1]>", "<s>", "start", "~1..2000", "@", "\x00", "é", "\ud800")
+MARKS = (
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "{1000000}",
+    "{0,99999}",
+    "*",
+    "+",
+    "?",
+    "|",
+    "\\",
+    "\\1",
+    "(?=a)",
+    "(?<x>",
+    "(?R)",
+)
+MARKS += (
+    "/",
+    "//",
+    '"',
+    ":",
+    "\n",
+    "%json {}",
+    "%ignore ",
+    "<[1]>",
+    "<s>",
+    "start",
+    "~1..2000",
+    "@",
+    "\x00",
+    "é",
+    "\ud800",
+)
 MARKS += ("[" * 300, "(" * 300, "a" * 5000, "(a*)*" * 20, "\\p{Greek}", "[^\\x00-\\xff]", "$", "^", "&", "-")
 
 
@@ -63,11 +97,14 @@ def case(rng: Random) -> Case:
     if kind == "grammar":
         return kind, damaged_text(rng.choice(GRAMMARS), rng, MARKS)
     if kind == "choice":
-        return kind, [rng.choice(("a", "é", '"', "\\", "\n", "", "x" * 300, "\ud800", "</s>")) for _ in range(rng.choice((0, 1, 5, 1001)))]
+        return kind, [
+            rng.choice(("a", "é", '"', "\\", "\n", "", "x" * 300, "\ud800", "</s>"))
+            for _ in range(rng.choice((0, 1, 5, 1001)))
+        ]
     schema = rng.choice(SCHEMAS)
     if isinstance(schema, dict):
         for _ in range(rng.randint(1, 3)):
-            schema = changed(schema, rng)
+            schema = nudged(schema, rng) if rng.random() < 0.7 else changed(schema, rng)
             if not isinstance(schema, dict):
                 return kind, schema
             if rng.random() < 0.3:

@@ -20,7 +20,7 @@ from unittest import mock
 
 from tests import chat_templates
 from tests.fuzz import fuzzing
-from tests.fuzz.fuzzing import damaged_text, spliced
+from tests.fuzz.fuzzing import damaged_text, nudged, spliced
 from tests.fuzz.mutations import changed
 from tests.property.test_tokenizers import KINDS, tokenizer_of
 
@@ -80,10 +80,48 @@ HOSTILE = (
     "{{ '\\ud800' }}",
     "{% raw %}{{ {% endraw %}{# comment",
 )
-FRAGMENTS = ("{{", "}}", "{%", "%}", "{#", "#}", "-%}", "'", '"', "|", ".", "__class__", "[0]", "loop.index0", "**", "~")
-FRAGMENTS += (" for m in messages ", " endfor ", " if ", " else ", " endif ", "messages", "tools", " set x = ", "tojson")
+FRAGMENTS = (
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    "-%}",
+    "'",
+    '"',
+    "|",
+    ".",
+    "__class__",
+    "[0]",
+    "loop.index0",
+    "**",
+    "~",
+)
+FRAGMENTS += (
+    " for m in messages ",
+    " endfor ",
+    " if ",
+    " else ",
+    " endif ",
+    "messages",
+    "tools",
+    " set x = ",
+    "tojson",
+)
 FRAGMENTS += ("<|im_start|>", "<|im_end|>", "</s>", "\u2581", "\x00", "\ud800", "\U0010ffff", "<0x0A>", " " * 40)
-TEXTS = ("<s>", "</s>", "<|im_start|>", "<unk>", "<0x0A>", "▁", "e\u0301", "\x00", "a" * 3000, "\U0001f469\u200d\U0001f467")
+TEXTS = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<unk>",
+    "<0x0A>",
+    "▁",
+    "e\u0301",
+    "\x00",
+    "a" * 3000,
+    "\U0001f469\u200d\U0001f467",
+)
 TEXTS += ("\ud800", "\ufeff", "\u0085", "中か", "1234567890", "{{ 1 }}", "\r\n", "\U0010ffff", "ĠĊ", " " * 50)
 ESCAPED = ("<class ", "<module ", "__builtins__", "root:x:", "<built-in ", "jinja2.runtime")
 
@@ -91,18 +129,19 @@ ESCAPED = ("<class ", "<module ", "__builtins__", "root:x:", "<built-in ", "jinj
 def case(rng: Random) -> Case:
     source = rng.choice(SOURCES)
     if rng.random() < 0.6:
-        at = rng.randint(0, len(source))
-        source = source[:at] + rng.choice(HOSTILE) + (source[at:] if rng.random() < 0.5 else "")
+        source = rng.choice((source + rng.choice(HOSTILE), rng.choice(HOSTILE) + source))
     if rng.random() < 0.3:
         source = rng.choice(HOSTILE) + rng.choice(HOSTILE)
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         source = spliced(source, rng.choice(SOURCES), rng)
-    if rng.random() < 0.6:
+    if rng.random() < 0.2:
         source = damaged_text(source, rng, FRAGMENTS)
     messages: Any = copy.deepcopy(MESSAGES[: rng.randint(1, 4)])
-    if rng.random() < 0.7:
-        messages = changed(messages, rng)
-    messages = [one if isinstance(one, dict) else {"role": "user", "content": repr(one)[:100]} for one in messages]
+    for _ in range(rng.randint(0, 2)):
+        messages = nudged(messages, rng) if rng.random() < 0.7 else changed(messages, rng)
+    messages = [
+        one if isinstance(one, dict) else {"role": "user", "content": repr(one)[:100]} for one in messages or [{}]
+    ]
     for message in messages:
         if rng.random() < 0.4:
             message["content"] = "".join(rng.choice(TEXTS) for _ in range(rng.randint(0, 5)))
@@ -126,7 +165,7 @@ def _hook() -> None:
 
 @contextmanager
 def _watched() -> Iterator[None]:
-    global _watching  # noqa: PLW0603 - the hook cannot be taken back
+    global _watching
     _hook()
 
     def too_long(_: int, __: FrameType | None) -> None:

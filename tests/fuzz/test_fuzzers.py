@@ -52,7 +52,14 @@ def test_a_failing_case_is_told(capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_O27_blanks_without_end_are_linear_work(call_format: int, thinking: Any) -> None:
     """Text that decides nothing must not be looked at again with every piece."""
     n = 20_000
-    for lead in ("", "<tool_call>", "[TOOL_CALLS]", "[TOOL_CALLS]f", "<think>a", '<tool_call>{"name": "f", "arguments": {}'):
+    for lead in (
+        "",
+        "<tool_call>",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]f",
+        "<think>a",
+        '<tool_call>{"name": "f", "arguments": {}',
+    ):
         for filling in " <{[`":
             parser = answers.CountingParser(answers.FORMATS[call_format], answers.NAMES, thinking=thinking)
             parts = [part for piece in [lead, *filling * n] for part in parser.push(piece)] + parser.finish()

@@ -14,10 +14,10 @@ from tests.fuzz import fuzzing
 from tests.fuzz.mutations import damage
 
 from sixfold.errors import ProtocolError
+from sixfold.executor.scripted import ScriptedBackend
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_result, decode_step, encode, pack
 from sixfold.executor.worker import Worker
-from sixfold.executor.scripted import ScriptedBackend
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -81,7 +81,11 @@ BODIES = [
             OutputBatch(
                 1,
                 2,
-                [TokenDelta(uid=1, choice=0, first_index=4, token_ids=[9], logprobs=[_LOGPROBS], finish=Finish("stop"))],
+                [
+                    TokenDelta(
+                        uid=1, choice=0, first_index=4, token_ids=[9], logprobs=[_LOGPROBS], finish=Finish("stop")
+                    )
+                ],
             ),
             _FACTS,
             StepResult(
@@ -102,7 +106,13 @@ BODIES = [
 ]
 _STREAM = b"".join(frame(i % 5, body, seq=i, sender=7, epoch=1) for i, body in enumerate(BODIES))
 _NUMBERS = (0, 1, 127, 128, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, -1, -(1 << 31))
-_HEADS = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\x91" * 900)
+_HEADS = (
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff",
+    b"\x91" * 900,
+)
 """MessagePack's beginnings of huge arrays, maps, byte strings and texts; deep nesting."""
 
 

@@ -221,7 +221,9 @@ def remembers_requests(patch: pytest.MonkeyPatch) -> None:
 def starts_a_replay_anew(patch: pytest.MonkeyPatch) -> None:
     enter = Scheduler._enter
     patch.setattr(
-        Scheduler, "_enter", lambda self, message, limit: enter(self, msgspec.structs.replace(message, delivered=()), limit)
+        Scheduler,
+        "_enter",
+        lambda self, message, limit: enter(self, msgspec.structs.replace(message, delivered=()), limit),
     )
 
 

@@ -7,6 +7,7 @@ API: the real `EngineClient` and, above it, the real `Generation`; no HTTP. Work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -19,7 +20,14 @@ import msgspec
 from tests.fake_worker import FakeWorker
 from tests.simulation import STOP_STRING, Ledger
 from tests.virtual.loop import VirtualLoop
-from tests.virtual.sockets import TurnOver, VirtualListener, VirtualSelector, VirtualSocket, VirtualTransport, socket_pair
+from tests.virtual.sockets import (
+    TurnOver,
+    VirtualListener,
+    VirtualSelector,
+    VirtualSocket,
+    VirtualTransport,
+    socket_pair,
+)
 
 from sixfold.api.context import ApiContext
 from sixfold.api.open_requests import OpenRequests
@@ -246,10 +254,8 @@ class EngineProcess:
         if not self.is_alive:
             return
         self._selector.may_select = True
-        try:
+        with contextlib.suppress(TurnOver):
             self.server.run()
-        except TurnOver:
-            pass
         self.core.check()
         for sock in self._selector.sockets():
             sock.on_readable = sock.on_writable = self.wake
@@ -337,8 +343,8 @@ class ApiProcess:
         """P4 on this side."""
         context = self.context
         assert not self.engine._handles, "a handle is left"
-        assert not context.in_flight and not context.scored and not context.generations and not len(
-            context.open_requests
+        assert (
+            not context.in_flight and not context.scored and not context.generations and not len(context.open_requests)
         )
 
 

@@ -157,7 +157,7 @@ class VirtualListener:
             sock.close()
 
 
-class TurnOver(Exception):  # noqa: N818 - no error: the one turn is over
+class TurnOver(Exception):
     """A loop around `select` would wait now."""
 
 
