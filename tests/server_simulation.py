@@ -19,11 +19,12 @@ import itertools
 from collections import Counter
 from random import Random
 from types import SimpleNamespace
+from unittest import mock
 
 from tests.fake_worker import END_ID, VOCAB, FakeWorker, embedding, expected_output, extend_tags
 from tests.simulation import NO_FAULT, digest_of_three
 from tests.virtual.loop import VirtualLoop
-from tests.virtual.processes import ApiProcess, EngineProcess, Network, WorkerProcess
+from tests.virtual.processes import ApiProcess, EngineProcess, Network, WorkerProcess, hello_of_process
 
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation, TextOptions
@@ -32,6 +33,7 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
 from sixfold.kv_cache import KVCacheManager
 from sixfold.messages import GenerateRequest, Sampling, WorkerFacts
+from sixfold.transport import codecs
 
 LATEST_S = 300.0
 """A run that is not over by then will never be."""
@@ -106,7 +108,8 @@ class ServerSimulation:
         """How often what happened: no promise shall hold because nothing did."""
 
     def run(self) -> Counter[str]:
-        self._loop.run(self._main())
+        with mock.patch("time.monotonic", self._loop.time), mock.patch.object(codecs, "hello", hello_of_process):
+            self._loop.run(self._main())
         return self.came
 
     async def _main(self) -> None:
@@ -133,7 +136,7 @@ class ServerSimulation:
 
     async def _start_api(self) -> None:
         api = ApiProcess(self._network, self._random.getrandbits(60), TOKENIZER, max_outstanding=1000)
-        await api.connect()
+        await self._loop.create_task(api.connect())  # in a context of its own
         self._apis.append(api)
 
     async def _crash_engine(self) -> None:
@@ -188,7 +191,7 @@ class ServerSimulation:
         request = self._request()
         stops = tuple(random.sample(STOPS, random.choice([0, 0, 1, 2])))
         api = random.choice(self._apis)
-        while not api.ready and random.random() < 0.9:
+        while not api.ready and random.random() < 0.98:
             await asyncio.sleep(0.02)  # told to come again
         generation = Generation(api.context, [request], TextOptions(stop=stops))
         seen = [_Seen() for _ in range(request.n)]

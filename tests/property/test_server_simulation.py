@@ -25,7 +25,7 @@ from sixfold.scheduler.scheduler import Scheduler
 
 SEEDS = range(1, 401)
 PLANTED_SEEDS_MAX = 300
-REGRESSIONS = [57]
+REGRESSIONS: list[int] = []
 """Seeds that once broke a promise."""
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
+from contextvars import ContextVar
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,6 @@ from tests.virtual.sockets import (
     VirtualListener,
     VirtualSelector,
     VirtualSocket,
-    VirtualTransport,
     socket_pair,
 )
 
@@ -40,10 +39,11 @@ from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
 from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import EngineStats, GenerateRequest, StepPlan, StepResult, TokenDelta, WorkerFacts
+from sixfold.messages import EngineStats, GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
+from sixfold.transport.frames import PROTOCOL
 
 DIGEST = "virtual"
 ENGINE, WORKER = "engine", "worker"
@@ -65,6 +65,12 @@ class Network:
         self.capacity = capacity
         self.listeners: dict[str, VirtualListener] = {}
         loop.connect = self.connect
+
+    def engine_listener(self, wake: Callable[[], object]) -> VirtualListener:
+        """The one that outlives engines, in the hands of the latest."""
+        listener = self.listeners.setdefault(ENGINE, VirtualListener(wake))
+        listener.on_connect = wake
+        return listener
 
     def connect(self, path: str) -> VirtualSocket:
         listener = self.listeners.get(path)
@@ -224,12 +230,13 @@ class EngineProcess:
         )
         self.core = CheckedCore(scheduler, kv, executor, depth=depth, clock=self._loop.time)
         self.core.ledger = Ledger(kv.capacity_tokens)
-        self._listener = network.listeners[ENGINE] = VirtualListener(self.wake)
+        self._listener = network.engine_listener(self.wake)
         self._selector = VirtualSelector(network.random)
-        run: Any = SimpleNamespace(epoch=epoch, digest=DIGEST)
+        run: Any = SimpleNamespace(epoch=epoch, digest=DIGEST, faults=0)
         with mock.patch.object(selectors, "DefaultSelector", lambda: self._selector):
             self.server = EngineServer(self.core, executor, self._listener, run)  # type: ignore[arg-type]
         self._loop.call_later(IDLE_S, self._idle)
+        self.wake()
 
     def wake(self) -> None:
         """Something may be ready: a turn follows soon."""
@@ -238,11 +245,12 @@ class EngineProcess:
             self._loop.call_later(self._network.random.random() * 0.001, self._turn)
 
     def crash(self) -> None:
-        """The process is gone: what it has sent still arrives, then its connections end."""
+        """The process is gone: what it has sent still arrives, then its connections end. Who listens is the supervisor,
+        so that new ones wait for the next engine."""
         self.is_alive = False
-        del self._network.listeners[ENGINE]
         for sock in self._selector.sockets():
-            sock.close()
+            if sock is not self._listener:
+                sock.close()
 
     def check_left(self) -> None:
         self.core.check_left()
@@ -258,7 +266,8 @@ class EngineProcess:
             self.server.run()
         self.core.check()
         for sock in self._selector.sockets():
-            sock.on_readable = sock.on_writable = self.wake
+            if sock is not self._listener:
+                sock.on_readable = sock.on_writable = self.wake
         if self._selector.ready():
             self.wake()
 
@@ -274,8 +283,17 @@ def _instant(sock: VirtualSocket) -> FrameSocket:
     return FrameSocket(sock)  # type: ignore[arg-type]
 
 
+_instance: ContextVar[int] = ContextVar("instance", default=1)
+
+
+def hello_of_process(role: str, config_digest: str) -> bytes:
+    """`codecs.hello` where one process plays many: each greets under its own number."""
+    return codecs.encode(Hello(PROTOCOL, role, _instance.get(), config_digest))
+
+
 class ApiProcess:
-    """The engine's face for `Generation`. Where the engine dies, it waits for the next one and replays."""
+    """Where the engine dies, this process waits for the next one and replays: `EngineClient` by itself, where it can
+    (`restarting`), else `ReplayingHandle`. For `Generation` it is the engine's face."""
 
     def __init__(self, network: Network, instance: int, tokenizer: Any, *, max_outstanding: int) -> None:
         self._network = network
@@ -289,44 +307,44 @@ class ApiProcess:
             sampling_defaults={},
         )
         self._returning: asyncio.Task[None] | None = None
-        self._transports: list[VirtualTransport] = []
         self.tokenizer = tokenizer
         self.max_outstanding = max_outstanding
         self.stats = EngineStats()
         self.dead: str | None = None
-        self.engine: EngineClient
-        self.context = _Context(self)
+        self.engine = self._client()
+        self.replays = hasattr(self.engine, "restarting")
+        self.context = _Context(self.engine if self.replays else self)
 
     @property
     def ready(self) -> bool:
-        return self._returning is None
+        return self.engine.ready and self._returning is None
+
+    @property
+    def restarting(self) -> bool:
+        return not self.ready and self.dead is None
 
     async def connect(self) -> None:
         """Until an engine has welcomed us."""
-        config: Any = SimpleNamespace(
-            scheduler=SimpleNamespace(max_queued_requests=self.max_outstanding, max_num_seqs=0),
-            executor=SimpleNamespace(executor="scripted"),
-        )
+        _instance.set(self._instance)
         while True:
-            self.engine = EngineClient(ENGINE, config, self._text, config_digest=DIGEST)
-            n_transports = len(self._network.loop.transports)
             try:
-                await _as_process(self._instance, self.engine.connect())
-                self._transports = self._network.loop.transports[n_transports : n_transports + 2]
+                await self.engine.connect()
                 return
             except EngineDead:
                 await asyncio.sleep(0.02)
+            self.engine = self._client()
 
     async def submit(self, request: GenerateRequest) -> ReplayingHandle:
         handle = ReplayingHandle(self, request)
         await handle.submit()
         return handle
 
-    async def back(self, handle: ReplayingHandle) -> None:
+    async def back(self) -> None:
         """Wait for the next engine."""
         if self.dead is not None:
             raise EngineDead(self.dead)
         if self._returning is None:
+            self.engine = self._client()
             self._returning = self._network.loop.create_task(self.connect())
         returning = self._returning
         await asyncio.shield(returning)
@@ -336,25 +354,25 @@ class ApiProcess:
     def kill(self) -> None:
         """This process is gone."""
         self.dead = "the API process is gone"
-        for transport in self._transports:
-            transport.abort()
+        if self.replays:
+            self.engine.close()  # type: ignore[attr-defined]
+        for transport in self._network.loop.transports:
+            if transport.context.get(_instance) == self._instance:
+                transport.abort()
 
     def check_left(self) -> None:
         """P4 on this side."""
         context = self.context
         assert not self.engine._handles, "a handle is left"
-        assert (
-            not context.in_flight and not context.scored and not context.generations and not len(context.open_requests)
+        assert not context.in_flight and not context.scored and not context.generations
+        assert not len(context.open_requests)
+
+    def _client(self) -> EngineClient:
+        config: Any = SimpleNamespace(
+            scheduler=SimpleNamespace(max_queued_requests=self.max_outstanding, max_num_seqs=0),
+            executor=SimpleNamespace(executor="scripted"),
         )
-
-
-@types.coroutine
-def _as_process(instance: int, connecting: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
-    """Processes greet under their own number, which here is one of many. They greet before they wait."""
-    with mock.patch.object(codecs, "INSTANCE", instance):
-        waits = connecting.send(None)
-    yield waits
-    yield from connecting.__await__()
+        return EngineClient(ENGINE, config, self._text, config_digest=DIGEST)
 
 
 class ReplayingHandle:
@@ -382,7 +400,7 @@ class ReplayingHandle:
                 inner = await self._api.engine.submit(request)
             except EngineDead:
                 self._attempt += 1
-                await self._api.back(self)
+                await self._api.back()
                 if self._aborted:
                     return
                 continue
@@ -420,7 +438,8 @@ class ReplayingHandle:
             output = self._delivered[delta.choice]
             assert delta.first_index == len(output), "a token is repeated or missing"
             if delta.choice in self._ended:
-                assert not delta.token_ids, "the choice has ended and speaks"
+                # One that a stop string ended may have spoken before the next engine was told so.
+                assert not delta.token_ids or delta.choice in self._stopped, "the choice has ended and speaks"
                 continue
             output += delta.token_ids
             if delta.finish is not None:
@@ -441,7 +460,7 @@ class ReplayingHandle:
     async def _replay(self) -> None:
         assert self._listener is not None
         try:
-            await self._api.back(self)
+            await self._api.back()
             if not self._aborted:
                 await self.submit()
         except SixfoldError as error:
@@ -451,9 +470,9 @@ class ReplayingHandle:
 class _Context(ApiContext):
     """Of `ApiContext` what `Generation` needs."""
 
-    def __init__(self, api: ApiProcess) -> None:
-        self.client = api  # type: ignore[assignment]
-        self.metrics = ApiMetrics("virtual", lambda: api.stats)
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.metrics = ApiMetrics("virtual", lambda: client.stats)
         self.in_flight = self.scored = 0
         self.draining = False
         self.generations = set()

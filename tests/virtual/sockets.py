@@ -12,6 +12,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from random import Random
 from typing import Any
 
@@ -133,7 +134,7 @@ class VirtualListener:
     """What a server accepts from."""
 
     def __init__(self, on_connect: Callable[[], object]) -> None:
-        self._on_connect = on_connect
+        self.on_connect = on_connect
         self._waiting: deque[VirtualSocket] = deque()
 
     def fileno(self) -> int:
@@ -147,7 +148,7 @@ class VirtualListener:
 
     def connected(self, sock: VirtualSocket) -> None:
         self._waiting.append(sock)
-        self._on_connect()
+        self.on_connect()
 
     def accept(self) -> tuple[VirtualSocket, None]:
         return self._waiting.popleft(), None
@@ -214,6 +215,8 @@ class VirtualTransport:
         self._protocol = protocol
         self._unsent = bytearray()
         self._lost = False
+        self.context = copy_context()
+        """Of the process whose connection it is: its protocol is called there."""
         self.sock = sock
         sock.on_readable = lambda: loop.call_soon(self._read)
         sock.on_writable = self._flush
@@ -235,12 +238,12 @@ class VirtualTransport:
                 self.sock.close()
                 self._lose()
                 return
-            self._protocol.data_received(data)
+            self.context.run(self._protocol.data_received, data)
 
     def _lose(self) -> None:
         if not self._lost:
             self._lost = True
-            self._protocol.connection_lost(None)
+            self.context.run(self._protocol.connection_lost, None)
 
     def _flush(self) -> None:
         try:
