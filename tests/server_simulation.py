@@ -122,6 +122,8 @@ class ServerSimulation:
             troubles = [self._loop.create_task(self._crash_engine()) for _ in range(random.randint(1, 3))]
         if random.random() < 0.15:
             troubles.append(self._loop.create_task(self._replace_api()))
+        if random.random() < 0.2:
+            troubles.append(self._loop.create_task(self._forget_prefixes()))
         await asyncio.gather(*calls, *troubles)
         await asyncio.sleep(2.0)  # the last aborts are under way
         self._engine.check_left()
@@ -154,6 +156,11 @@ class ServerSimulation:
         self.came["API deaths"] += 1
         await self._start_api()
         self._apis.pop(0).kill()
+
+    async def _forget_prefixes(self) -> None:
+        await asyncio.sleep(self._random.random() * 0.2)
+        self.came["forgotten caches"] += 1
+        self._engine.core.kv_cache.reset_prefix_cache()
 
     # ---- callers ----------------------------------------------------------------------------------------------------
 
@@ -191,8 +198,8 @@ class ServerSimulation:
         request = self._request()
         stops = tuple(random.sample(STOPS, random.choice([0, 0, 1, 2])))
         api = random.choice(self._apis)
-        while not api.ready and random.random() < 0.98:
-            await asyncio.sleep(0.02)  # told to come again
+        if random.random() < 0.95:
+            await api.wait_ready()  # told to come again
         generation = Generation(api.context, [request], TextOptions(stop=stops))
         seen = [_Seen() for _ in range(request.n)]
         if random.random() < 0.2:

@@ -20,6 +20,7 @@ EPOCH = 7
 NO_FAULT = -1
 STOP_STRING = "stop string"
 """How a choice ended that `finish_at` ended: no delta follows."""
+ENDED_BEFORE = "ended before"
 
 Key = tuple[int, int]
 """(uid, choice)"""
@@ -54,6 +55,8 @@ class Ledger:
             self.outputs[key] = list(request.delivered[choice]) if request.delivered else []
             self.first_deltas.pop(key, None)
             self._alone[key] = expected_output(request, choice, self._capacity_tokens)
+        for choice in getattr(request, "ended", ()):  # of a replay: these have had their end
+            self.finishes[request.uid, choice] = ENDED_BEFORE
 
     def take(self, deltas: list[TokenDelta]) -> None:
         for delta in deltas:

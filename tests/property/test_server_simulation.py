@@ -38,7 +38,15 @@ def test_every_promise_holds_and_none_vacuously() -> None:
             raise AssertionError(f"python -m tests.simulation_run --runs 1 --seed {seed}") from error
     for kind in ("preemptions", "cached_tokens", "wasted_rows", "mixed_steps", "stop", "length", "done"):
         assert came[kind] > 50, kind
-    for kind in ("engine crashes", "API deaths", "ClientGone", "DeadlineExceeded", "RequestFailed", "Overloaded"):
+    for kind in (
+        "engine crashes",
+        "API deaths",
+        "ClientGone",
+        "DeadlineExceeded",
+        "RequestFailed",
+        "Overloaded",
+        "forgotten caches",
+    ):
         assert came[kind] > 10, kind
 
 

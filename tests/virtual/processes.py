@@ -351,6 +351,14 @@ class ApiProcess:
         if self._returning is returning:
             self._returning = None
 
+    async def wait_ready(self) -> None:
+        """Until requests are taken, or this process is gone."""
+        while not self.ready and self.dead is None:
+            if self.replays:
+                await asyncio.sleep(0.02)
+            else:
+                await self.back()
+
     def kill(self) -> None:
         """This process is gone."""
         self.dead = "the API process is gone"
