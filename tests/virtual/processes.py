@@ -443,11 +443,12 @@ class ReplayingHandle:
         news = []
         for delta in deltas:
             assert delta.attempt == self._attempt, "of another attempt"
+            if delta.choice in self._stopped:
+                continue  # it may have spoken before the next engine was told of the stop string
             output = self._delivered[delta.choice]
             assert delta.first_index == len(output), "a token is repeated or missing"
             if delta.choice in self._ended:
-                # One that a stop string ended may have spoken before the next engine was told so.
-                assert not delta.token_ids or delta.choice in self._stopped, "the choice has ended and speaks"
+                assert not delta.token_ids, "the choice has ended and speaks"
                 continue
             output += delta.token_ids
             if delta.finish is not None:
