@@ -331,6 +331,7 @@ class ApiProcess:
                 await self.engine.connect()
                 return
             except EngineDead:
+                self._hang_up()
                 await asyncio.sleep(0.02)
             self.engine = self._client()
 
@@ -344,6 +345,7 @@ class ApiProcess:
         if self.dead is not None:
             raise EngineDead(self.dead)
         if self._returning is None:
+            self._hang_up()  # of two channels, one may still wait for an engine
             self.engine = self._client()
             self._returning = self._network.loop.create_task(self.connect())
         returning = self._returning
@@ -364,6 +366,9 @@ class ApiProcess:
         self.dead = "the API process is gone"
         if self.replays:
             self.engine.close()  # type: ignore[attr-defined]
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         for transport in self._network.loop.transports:
             if transport.context.get(_instance) == self._instance:
                 transport.abort()
