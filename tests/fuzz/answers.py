@@ -17,7 +17,7 @@ from sixfold.text.call_syntax import HEAD_CHARS_MAX
 Case = tuple[int, Thinking, bool, bool, str, tuple[int, ...]]
 """(format, thinking, one_call, sure, text, places where it is cut)"""
 
-REGRESSIONS: list[Case] = []
+REGRESSIONS: list[Case] = [(5, "maybe", False, True, "```json" * 5000, ())]
 FORMATS: tuple[CallFormat | None, ...] = (None, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, GENERIC)
 NAMES = ("f", "g", "get_weather")
 

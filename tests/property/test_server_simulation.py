@@ -219,7 +219,13 @@ def tells_an_ending_twice(patch: pytest.MonkeyPatch) -> None:
 
 def drops_an_abort(patch: pytest.MonkeyPatch) -> None:
     """Of a process that is gone."""
-    patch.setattr(EngineServer, "_drop", lambda self, peer: self._peers.pop(peer.instance, None))
+    drop = EngineServer._drop
+
+    def without(self: EngineServer, peer: Any) -> None:
+        peer.uids.clear()
+        drop(self, peer)
+
+    patch.setattr(EngineServer, "_drop", without)
 
 
 def remembers_requests(patch: pytest.MonkeyPatch) -> None:

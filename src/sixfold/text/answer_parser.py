@@ -31,6 +31,8 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:name|type)"')
 _FIRST_KEY_PART = re.compile(r'\{\s*(?:"(?:n(?:a(?:me?)?)?|t(?:y(?:pe?)?)?)?)?\Z')
 _BARE_CHARS = 64
 """Of a bare object, up to where its first key ends."""
+_PIECE_CHARS = 1024
+"""What is taken from a text is cut off its front: of a long one, piece by piece, or the cutting would take all time."""
 
 
 class PartsParser:
@@ -91,15 +93,19 @@ class PartsParser:
 
     def push(self, text: str) -> list[Part]:
         """See `AnswerParser`."""
+        for start in range(0, len(text) or 1, _PIECE_CHARS):
+            self._push_piece(text[start : start + _PIECE_CHARS])
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _push_piece(self, text: str) -> None:
         if self._waiting and text.isspace():
             self._waiting.append(text)
-            return []
+            return
         self._buffer = "".join((*self._waiting, text)) if self._waiting else self._buffer + text
         while self._state():
             pass
         self._waiting = [self._buffer] if self._buffer.isspace() else []
-        parts, self._parts = self._parts, []
-        return parts
 
     def finish(self) -> list[Part]:
         """See `AnswerParser`."""
