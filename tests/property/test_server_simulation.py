@@ -228,6 +228,25 @@ def drops_an_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EngineServer, "_drop", without)
 
 
+def loses_outputs_without_a_channel(patch: pytest.MonkeyPatch) -> None:
+    flush = EngineServer._flush
+
+    def losing(self: EngineServer) -> None:
+        for peer in self._peers.values():
+            if peer.outputs is None:
+                peer.outbox.clear()
+        flush(self)
+
+    patch.setattr(EngineServer, "_flush", losing)
+
+
+def dies_with_an_api_process(patch: pytest.MonkeyPatch) -> None:
+    def die(self: EngineServer, peer: Any, fault: Exception) -> None:
+        raise fault
+
+    patch.setattr(EngineServer, "_drop_faulty", die)
+
+
 def remembers_requests(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EngineServer, "_forget", lambda self, uid: None)
 
@@ -282,6 +301,8 @@ PLANTS: list[Plant] = [
     loses_an_ending,
     tells_an_ending_twice,
     drops_an_abort,
+    loses_outputs_without_a_channel,
+    dies_with_an_api_process,
     remembers_requests,
     starts_a_replay_anew,
     replays_without_the_last_token,

@@ -79,7 +79,7 @@ class Network:
         one, other = socket_pair(self.loop, self.random)
         if path == ENGINE:
             one.slowest_s = self.slowest_s * self.random.choice((0.0, 1.0, 1.0, 10.0))
-            other.slowest_s = self.slowest_s * self.random.choice((0.0, 1.0))
+            other.slowest_s = self.slowest_s * self.random.choice((0.0, 1.0, 10.0))
             one.capacity = self.capacity
         else:
             one.slowest_s = other.slowest_s = 0.002 * self.random.random()
@@ -265,6 +265,9 @@ class EngineProcess:
         with contextlib.suppress(TurnOver):
             self.server.run()
         self.core.check()
+        open_uids = {one.request.uid for one in self.core.scheduler._register.sequences() if one.is_open}
+        owned = {uid for uid, peer in self.server._owners.items() if peer.instance in self.server._peers}
+        assert open_uids <= owned, "the engine works for nobody"
         for sock in self._selector.sockets():
             if sock is not self._listener:
                 sock.on_readable = sock.on_writable = self.wake

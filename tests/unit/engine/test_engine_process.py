@@ -187,3 +187,18 @@ def test_outputs_wait_for_their_channel(run: RunFiles) -> None:
     api.attach("api-outputs")
     assert finished(api, 1) == 3
     api.hang_up()
+
+
+@pytest.mark.parametrize("role", ["api-control", "api-outputs"])
+@pytest.mark.parametrize("last_words", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_who_dies_while_greeting_or_talks_nonsense_harms_nobody(run: RunFiles, role: str, last_words: bytes) -> None:
+    for _ in range(30):
+        channel = connect(run.engine_path)
+        channel.send(codecs.HELLO, codecs.encode(Hello(PROTOCOL, role, next(_instances), run.digest)), block=True)
+        channel.sock.sendall(last_words)
+        channel.close()
+    api = Api(run)
+    api.send(request(1, n_prompt=20))
+    assert api.hear() == Admitted(1)
+    assert finished(api, 1) == 3
+    api.hang_up()
