@@ -35,7 +35,7 @@ from sixfold.kv_cache import KVCacheManager
 from sixfold.messages import GenerateRequest, Sampling, WorkerFacts
 from sixfold.transport import codecs
 
-LATEST_S = 60.0
+LATEST_S = 600.0
 """A run that is not over by then will never be."""
 
 TOKEN_BYTES = [b"</s>", *(bytes([c]) for c in b"abcdefghijklmnop"), b" the", "é".encode(), b"\xf0\x9f", b"\x98\x80"]
