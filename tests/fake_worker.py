@@ -114,7 +114,7 @@ class FakeWorker:
         self.next_step_id = 0
 
     def submit(self, plan: StepPlan) -> None:
-        assert plan.step_id == self.next_step_id and len(self.results) < self.pipeline_depth
+        assert plan.step_id == self.next_step_id and len(self.in_use) < self.pipeline_depth
         self.next_step_id += 1
         self._free(plan)
         self._admit(plan)
@@ -125,8 +125,21 @@ class FakeWorker:
         self.results.append(self._run(plan))
 
     def collect(self) -> StepResult:
-        self.in_use.popleft()
+        """The oldest step's result, which the engine takes at once."""
+        self.retire()
         return self.results.popleft()
+
+    def retire(self) -> None:
+        """The engine has the oldest step's result: what that step refers to is no longer in use."""
+        self.in_use.popleft()
+
+    def attach(self) -> None:
+        """Another engine has come: nothing is outstanding and no slot is taken. The memory stays as it is."""
+        self.slots.clear()
+        self.generations.clear()
+        self.results.clear()
+        self.in_use.clear()
+        self.next_step_id = 0
 
     def _free(self, plan: StepPlan) -> None:
         for slot, generation in plan.frees:

@@ -18,6 +18,9 @@ from sixfold.scheduler import Scheduler
 
 EPOCH = 7
 NO_FAULT = -1
+STOP_STRING = "stop string"
+"""How a choice ended that `finish_at` ended: no delta follows."""
+ENDED_BEFORE = "ended before"
 
 Key = tuple[int, int]
 """(uid, choice)"""
@@ -26,6 +29,87 @@ Key = tuple[int, int]
 def digest_of_three(data: bytes) -> bytes:
     """A hash function with three values: nearly everything collides."""
     return bytes([sum(data) % 3])
+
+
+class Ledger:
+    """What an engine was asked and what it has said: every delta is compared with what the request says when alone
+    (P2), and with what was said before (P3, `first_index`).
+
+    Args:
+        capacity_tokens: of the block pool; it bounds the length of outputs.
+    """
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self._capacity_tokens = capacity_tokens
+        self.requests: dict[int, GenerateRequest] = {}
+        self.outputs: dict[Key, list[int]] = {}
+        self.first_deltas: dict[Key, TokenDelta] = {}
+        self.finishes: dict[Key, str] = {}
+        self._alone: dict[Key, tuple[list[int], str]] = {}
+
+    def enter(self, request: GenerateRequest) -> None:
+        """It was accepted."""
+        self.requests[request.uid] = request
+        for choice in range(request.n):
+            key = (request.uid, choice)
+            self.outputs[key] = list(request.delivered[choice]) if request.delivered else []
+            self.first_deltas.pop(key, None)
+            self._alone[key] = expected_output(request, choice, self._capacity_tokens)
+        for choice in getattr(request, "ended", ()):  # of a replay: these have had their end
+            self.finishes[request.uid, choice] = ENDED_BEFORE
+
+    def take(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            key = (delta.uid, delta.choice)
+            assert key not in self.finishes, f"{key} has ended and speaks"
+            output = self.outputs[key]
+            assert delta.first_index == len(output), f"{key}: a gap or an overlap"
+            self._check_embedding(delta)
+            if key not in self.first_deltas:
+                self.first_deltas[key] = delta
+                self._check_prompt_logprobs(delta)
+            else:
+                assert delta.prompt_logprobs is None and delta.n_cached == 0, "said once"
+            output += delta.token_ids
+            if delta.finish is not None:
+                self.finishes[key] = delta.finish.reason
+            self._check_output(key)
+
+    def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
+        """With the first token of choice 0, one entry per prompt token but the first; the fake worker numbers them."""
+        request = self.requests[delta.uid]
+        if delta.prompt_logprobs is not None:
+            assert request.prompt_logprobs is not None and delta.choice == 0
+            assert [-entry.logprob for entry in delta.prompt_logprobs] == list(range(1, len(request.prompt_token_ids)))
+        elif request.prompt_logprobs is not None and delta.choice == 0 and not delta.first_index:
+            assert not delta.token_ids, "the prompt's log-probabilities are missing"
+
+    def _check_embedding(self, delta: TokenDelta) -> None:
+        """It comes with the ordinary end of a request that asks for it, and never else."""
+        request = self.requests[delta.uid]
+        expected = b""
+        if request.pooling and delta.finish is not None and delta.finish.reason == "length":
+            tags: list[int] = []
+            extend_tags(tags, request.prompt_token_ids, request.script[0])
+            expected = embedding(tags, request.pooling)
+        assert delta.embedding == expected
+
+    def _check_output(self, key: Key) -> None:
+        (expected, ending), output, finish = self._alone[key], self.outputs[key], self.finishes.get(key)
+        if finish in ("stop", "length", "error"):
+            assert (output, finish) == (expected, ending), key
+        else:
+            assert output == expected[: len(output)], key
+
+    def check_outputs(self) -> None:
+        """What has been said so far is what each request says when it is alone."""
+        for key in self.outputs:
+            self._check_output(key)
+
+    def check_finished(self) -> None:
+        """Each choice has ended, and as it should."""
+        self.check_outputs()
+        assert self.finishes.keys() == self.outputs.keys(), "every choice ends"
 
 
 class Simulation:
@@ -66,12 +150,11 @@ class Simulation:
         )
         self.worker = FakeWorker(num_blocks, block_size, max_slots, pipeline_depth)
         self.now_s = 0.0
-        self.requests: dict[int, GenerateRequest] = {}
-        self.outputs: dict[Key, list[int]] = {}
-        self.first_deltas: dict[Key, TokenDelta] = {}
-        self.finishes: dict[Key, str] = {}
-        self.silent: set[Key] = set()
-        """Choices that ended by `finish_at`: no delta may follow."""
+        self.ledger = Ledger(self.kv.capacity_tokens)
+        self.requests = self.ledger.requests
+        self.outputs = self.ledger.outputs
+        self.first_deltas = self.ledger.first_deltas
+        self.finishes = self.ledger.finishes
         self.plans: list[StepPlan] = []
         self._uids = itertools.count(1)
 
@@ -112,25 +195,20 @@ class Simulation:
 
     def submit_request(self, request: GenerateRequest) -> None:
         self.scheduler.add(request, self.now_s)
-        self.requests[request.uid] = request
-        for choice in range(request.n):
-            delivered = request.delivered[choice] if request.delivered else ()
-            self.outputs[request.uid, choice] = list(delivered)
-            self.first_deltas.pop((request.uid, choice), None)
+        self.ledger.enter(request)
 
     def abort(self, uid: int) -> None:
-        self._take(self.scheduler.abort(uid))
+        self.ledger.take(self.scheduler.abort(uid))
 
     def finish_at(self, uid: int, choice: int, n_tokens: int) -> None:
         self.sleep(0)  # An end that is already known is told first, as the engine's loop does.
         self.scheduler.finish_at(uid, choice, n_tokens)
         if (uid, choice) in self.outputs and (uid, choice) not in self.finishes:
-            self.finishes[uid, choice] = "stop string"
-            self.silent.add((uid, choice))
+            self.finishes[uid, choice] = STOP_STRING
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
-        self._take(self.scheduler.expire(self.now_s))
+        self.ledger.take(self.scheduler.expire(self.now_s))
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -152,11 +230,11 @@ class Simulation:
 
     def commit(self) -> None:
         """Take the oldest step's result."""
-        self._take(self.scheduler.commit(self.worker.collect(), self.now_s))
+        self.ledger.take(self.scheduler.commit(self.worker.collect(), self.now_s))
 
     def step(self) -> None:
         """One turn of the engine's loop."""
-        self._take(self.scheduler.expire(self.now_s))
+        self.ledger.take(self.scheduler.expire(self.now_s))
         while self.launch() is not None:
             pass
         if self.scheduler.n_outstanding:
@@ -171,58 +249,14 @@ class Simulation:
             self.scheduler.check()
         self.check_finished()
 
-    def _take(self, deltas: list[TokenDelta]) -> None:
-        for delta in deltas:
-            key = (delta.uid, delta.choice)
-            assert key not in self.finishes, f"{key} has ended and speaks"
-            output = self.outputs[key]
-            assert delta.first_index == len(output), f"{key}: a gap or an overlap"
-            self._check_embedding(delta)
-            if key not in self.first_deltas:
-                self.first_deltas[key] = delta
-                self._check_prompt_logprobs(delta)
-            else:
-                assert delta.prompt_logprobs is None and delta.n_cached == 0, "said once"
-            output += delta.token_ids
-            if delta.finish is not None:
-                self.finishes[key] = delta.finish.reason
-
-    def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
-        """With the first token of choice 0, one entry per prompt token but the first; the fake worker numbers them."""
-        request = self.requests[delta.uid]
-        if delta.prompt_logprobs is not None:
-            assert request.prompt_logprobs is not None and delta.choice == 0
-            assert [-entry.logprob for entry in delta.prompt_logprobs] == list(range(1, len(request.prompt_token_ids)))
-        elif request.prompt_logprobs is not None and delta.choice == 0 and not delta.first_index:
-            assert not delta.token_ids, "the prompt's log-probabilities are missing"
-
-    def _check_embedding(self, delta: TokenDelta) -> None:
-        """It comes with the ordinary end of a request that asks for it, and never else."""
-        request = self.requests[delta.uid]
-        expected = b""
-        if request.pooling and delta.finish is not None and delta.finish.reason == "length":
-            tags: list[int] = []
-            extend_tags(tags, request.prompt_token_ids, request.script[0])
-            expected = embedding(tags, request.pooling)
-        assert delta.embedding == expected
-
     # ---- promises ---------------------------------------------------------------------------------------------------
 
     def check_outputs(self) -> None:
-        """What has been said so far is what each request says when it is alone."""
-        for uid, request in self.requests.items():
-            for choice in range(request.n):
-                output, finish = self.outputs[uid, choice], self.finishes.get((uid, choice))
-                expected, ending = expected_output(request, choice, self.kv.capacity_tokens)
-                if finish in ("stop", "length", "error"):
-                    assert (output, finish) == (expected, ending), (uid, choice)
-                else:
-                    assert output == expected[: len(output)], (uid, choice)
+        self.ledger.check_outputs()
 
     def check_finished(self) -> None:
         """P2, P3, P4, once no work is left."""
-        self.check_outputs()
-        assert self.finishes.keys() == self.outputs.keys(), "every choice ends"
+        self.ledger.check_finished()
         assert not self.worker.slots, "the worker still holds a slot"
         assert self.kv.n_free + self.kv.n_cached == self.kv.num_blocks
         stats = self.scheduler.stats()

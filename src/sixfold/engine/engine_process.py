@@ -156,10 +156,13 @@ class EngineServer:
         on_readable = self._on_control if channel is peer.control else self._on_output_channel
         self._selector.modify(channel, selectors.EVENT_READ, functools.partial(on_readable, peer))
         if channel is peer.control:
-            channel.send(codecs.CONTROL, codecs.encode(Welcome(self._run.epoch, self._executor.facts)))
             self._stats_final = False
-            for frame in frames[1:]:
-                self._handle(peer, frame.body)
+            try:
+                channel.send(codecs.CONTROL, codecs.encode(Welcome(self._run.epoch, self._executor.facts)))
+                for frame in frames[1:]:
+                    self._handle(peer, frame.body)
+            except (ProtocolError, OSError) as e:
+                self._drop_faulty(peer, e)
 
     def _on_control(self, peer: ApiPeer, channel: FrameSocket) -> None:
         try:
@@ -170,13 +173,19 @@ class EngineServer:
             for frame in frames:
                 self._handle(peer, frame.body)
         except (ProtocolError, OSError) as e:
-            print(f"sixfold: engine: an API process is dropped: {e}", file=sys.stderr)
-            self._drop(peer)
+            self._drop_faulty(peer, e)
 
     def _on_output_channel(self, peer: ApiPeer, channel: FrameSocket) -> None:
         """Nothing is sent to us here; readable means closed."""
-        if channel.receive() is None:
-            self._drop(peer)
+        try:
+            if channel.receive() is None:
+                self._drop(peer)
+        except ProtocolError as e:
+            self._drop_faulty(peer, e)
+
+    def _drop_faulty(self, peer: ApiPeer, fault: Exception) -> None:
+        print(f"sixfold: engine: an API process is dropped: {fault}", file=sys.stderr)
+        self._drop(peer)
 
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
         message = codecs.decode_to_engine(body)
@@ -244,12 +253,12 @@ class EngineServer:
             peer.uids.discard(uid)
 
     def _flush(self) -> None:
-        """One frame per API process and turn."""
+        """One frame per API process and turn. Its channels come in any order: until the one for outputs is here, they
+        are kept."""
         for peer in list(self._peers.values()):
-            if peer.outbox:
+            if peer.outbox and peer.outputs is not None:
                 deltas, peer.outbox = peer.outbox, []
-                if peer.outputs is not None:
-                    self._send_outputs(peer, deltas)
+                self._send_outputs(peer, deltas)
 
     def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
         assert peer.outputs is not None

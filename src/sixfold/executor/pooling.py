@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sixfold.errors import ProtocolError
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
@@ -46,11 +47,17 @@ class Pools:
         return bool(self._sums)
 
     def tokens(self, step: StepArrays, slots: Slots) -> Int32:
-        """Indices of the step's tokens whose hidden states `take` needs; a row's are neighbours."""
+        """Indices of the step's tokens whose hidden states `take` needs; a row's are neighbours.
+
+        Raises:
+            ProtocolError: a row with EMBED of a slot without `pooling`.
+        """
         wanted = [np.zeros(0, np.int32)]
         ends = np.cumsum(step.counts)
         for row in np.flatnonzero(step.flags & EMBED).tolist():
             end, count = int(ends[row]), int(step.counts[row])
+            if int(step.slots[row]) not in self._is_mean:
+                raise ProtocolError(f"step {step.step_id} pools a slot that asks for no embedding")
             if not self._is_mean[int(step.slots[row])]:
                 count = int(self._is_last(step, slots, row))
             wanted.append(np.arange(end - count, end, dtype=np.int32))

@@ -33,8 +33,9 @@ class Slots:
         state: [3, max_slots] generations, incarnations and lengths, as the native code takes them.
     """
 
-    def __init__(self, max_slots: int, max_len: int) -> None:
+    def __init__(self, max_slots: int, max_len: int, num_blocks: int = 1 << 31) -> None:
         self.max_len = max_len
+        self._num_blocks = num_blocks
         max_blocks = -(-max_len // BLOCK_SIZE)
         self.tokens: Int32 = np.zeros((max_slots, max_len + 1), np.int32)
         self.n_prompt: Int32 = np.zeros(max_slots, np.int32)
@@ -48,24 +49,46 @@ class Slots:
         n, slot = len(admit.token_ids), admit.slot
         if n > self.max_len:
             raise ProtocolError(f"{n} tokens for a slot of {self.max_len}")
-        self.tokens[slot, :n] = admit.token_ids
+        if not 0 <= slot < len(self.tokens) or not 0 <= admit.n_prompt_original <= n:
+            raise ProtocolError(f"slot {slot} cannot be admitted with {admit.n_prompt_original} of {n} tokens")
+        try:
+            self.tokens[slot, :n] = admit.token_ids
+        except OverflowError as e:
+            raise ProtocolError(f"slot {slot} is admitted with a number that is no token id") from e
         self.lengths[slot] = n
         self.n_prompt[slot] = admit.n_prompt_original
         self._generation[slot] = admit.generation
         self._incarnation[slot] = admit.incarnation
 
     def free(self, slot: int) -> None:
+        """Raises: ProtocolError: there is no such slot."""
+        if not 0 <= slot < len(self.tokens):
+            raise ProtocolError(f"slot {slot} cannot be freed: there are {len(self.tokens)}")
         self._generation[slot] = -1
 
     def apply_table(self, step: StepArrays) -> None:
-        """Write the step's block-table entries."""
+        """Write the step's block-table entries; its rows have been checked.
+
+        Raises:
+            ProtocolError: entries beyond a table, or blocks that there are not.
+        """
+        self._check_blocks(step.copies, step.step_id)
         if not len(step.table_blocks):
             return
+        self._check_blocks(step.table_blocks, step.step_id)
+        if step.table_counts.min() < 0 or int(step.table_counts.sum(dtype=np.int64)) != len(step.table_blocks):
+            raise ProtocolError(f"step {step.step_id} has not as many table entries as it says")
         at = 0
         for i in np.flatnonzero(step.table_counts):
             n, start = int(step.table_counts[i]), int(step.table_starts[i])
+            if not 0 <= start <= self.block_table.shape[1] - n:
+                raise ProtocolError(f"step {step.step_id} has entries beyond a slot's block table")
             self.block_table[step.slots[i], start : start + n] = step.table_blocks[at : at + n]
             at += n
+
+    def _check_blocks(self, blocks: Int32, step_id: int) -> None:
+        if len(blocks) and not 0 <= blocks.min() <= blocks.max() < self._num_blocks:
+            raise ProtocolError(f"step {step_id} names a block that there is not")
 
     def check_rows(self, step: StepArrays) -> None:
         """Every row must match its slot's key and compute known tokens only.

@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._slots = Slots(backend.facts.max_slots, backend.facts.max_model_len)
+        self._slots = Slots(backend.facts.max_slots, backend.facts.max_model_len, backend.facts.num_blocks)
         self._epoch = -1
         self._last_step = -1
 
@@ -80,10 +80,10 @@ class Worker:
         for admit in step.admits:
             self._slots.admit(admit)
             self._backend.admit(admit)
+        self._slots.check_rows(step)
+        self._slots.apply_table(step)
         if len(step.copies):
             self._backend.copy_blocks(step.copies)
-        self._slots.apply_table(step)
-        self._slots.check_rows(step)
 
         started = time.perf_counter()
         drawn = self._backend.run(step, self._slots) if step.n_rows else Drawn.nothing()

@@ -31,6 +31,8 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:name|type)"')
 _FIRST_KEY_PART = re.compile(r'\{\s*(?:"(?:n(?:a(?:me?)?)?|t(?:y(?:pe?)?)?)?)?\Z')
 _BARE_CHARS = 64
 """Of a bare object, up to where its first key ends."""
+_PIECE_CHARS = 1024
+"""What is taken from a text is cut off its front: of a long one, piece by piece, or the cutting would take all time."""
 
 
 class PartsParser:
@@ -64,7 +66,9 @@ class PartsParser:
         self._longest = max(map(len, openers), default=1)
         self._parts: list[Part] = []
         self._buffer = ""
-        self._blanks = ""
+        self._waiting: list[str] = []
+        """Blanks behind a buffer of nothing but blanks: no state can do anything with them."""
+        self._blanks: list[str] = []
         """Held back: content if more of it follows."""
         self._any_content = False
         self._opener = self._unsaid = ""
@@ -89,11 +93,19 @@ class PartsParser:
 
     def push(self, text: str) -> list[Part]:
         """See `AnswerParser`."""
-        self._buffer += text
-        while self._state():
-            pass
+        for start in range(0, len(text) or 1, _PIECE_CHARS):
+            self._push_piece(text[start : start + _PIECE_CHARS])
         parts, self._parts = self._parts, []
         return parts
+
+    def _push_piece(self, text: str) -> None:
+        if self._waiting and text.isspace():
+            self._waiting.append(text)
+            return
+        self._buffer = "".join((*self._waiting, text)) if self._waiting else self._buffer + text
+        while self._state():
+            pass
+        self._waiting = [self._buffer] if self._buffer.isspace() else []
 
     def finish(self) -> list[Part]:
         """See `AnswerParser`."""
@@ -160,8 +172,8 @@ class PartsParser:
         self._content(self._buffer[: len(self._buffer) - held])
         self._buffer = self._buffer[len(self._buffer) - held :]
         if self._over and not self.n_calls and self._blanks:
-            self._parts.append(Content(self._blanks))
-            self._blanks = ""
+            self._parts.append(Content("".join(self._blanks)))
+            self._blanks = []
         return False
 
     def _head(self) -> bool:
@@ -196,7 +208,7 @@ class PartsParser:
 
     def _begin(self, head: Head) -> None:
         self._muted = self._one_call and self.n_calls > 0
-        self._blanks = "\n" if self._any_content else ""
+        self._blanks = ["\n"] if self._any_content else []
         self._unsaid = ""
         if not self._muted:
             self._parts.append(CallBegin(self.n_calls, head.name))
@@ -279,12 +291,13 @@ class PartsParser:
             if text:
                 self._parts.append(Content(text))
             return
-        text = self._blanks + text
         bare = text.rstrip()
-        self._blanks = text[len(bare) :]
         if bare:
             self._any_content = True
-            self._parts.append(Content(bare))
+            self._parts.append(Content("".join((*self._blanks, bare))))
+            self._blanks = []
+        if len(bare) < len(text):
+            self._blanks.append(text[len(bare) :])
 
     def _held(self) -> int:
         """Characters at the buffer's end that may be the beginning of an opener."""

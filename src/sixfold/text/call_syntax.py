@@ -136,10 +136,11 @@ def _read_object(text: str, start: int) -> Head | NoHead:
 
 def read_named_head(text: str, start: int) -> Head | NoHead:
     """Read `f[ARGS]{` or `f{`, with a `[CALL_ID]...` between maybe."""
-    found = _NAMED.match(text, start)
+    found = _NAMED.match(text, start, start + HEAD_CHARS_MAX)
     if found is not None:
         return Head(found.group(1), found.end(), None)
-    return NoHead.UNFINISHED if _NAMED_PART.fullmatch(text, start) else NoHead.BROKEN
+    unfinished = len(text) < start + HEAD_CHARS_MAX and _NAMED_PART.fullmatch(text, start)
+    return NoHead.UNFINISHED if unfinished else NoHead.BROKEN
 
 
 def _skip(text: str, place: int) -> int:

@@ -29,14 +29,19 @@ _instances = itertools.count(1)
 class Api:
     """What an API process does, one frame after the other."""
 
-    def __init__(self, run: RunFiles) -> None:
-        instance = next(_instances)
-        self.channels = {}
-        for role in ("api-control", "api-outputs"):
-            channel = connect(run.engine_path)
-            channel.send(codecs.HELLO, codecs.encode(Hello(PROTOCOL, role, instance, run.digest)), block=True)
-            self.channels[role] = channel
+    def __init__(self, run: RunFiles, roles: tuple[str, ...] = ("api-control", "api-outputs")) -> None:
+        self._run = run
+        self._instance = next(_instances)
+        self.channels: dict[str, FrameSocket] = {}
+        for role in roles:
+            self.attach(role)
         assert isinstance(self.hear(), Welcome)
+
+    def attach(self, role: str) -> None:
+        channel = connect(self._run.engine_path)
+        greeting = Hello(PROTOCOL, role, self._instance, self._run.digest)
+        channel.send(codecs.HELLO, codecs.encode(greeting), block=True)
+        self.channels[role] = channel
 
     @property
     def control(self) -> FrameSocket:
@@ -171,3 +176,29 @@ def test_the_engine_process_loads_no_text_no_arrays_and_no_model() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+def test_outputs_wait_for_their_channel(run: RunFiles) -> None:
+    """An API process's channels are not ordered with each other: tokens may be there before the one for them is."""
+    api = Api(run, roles=("api-control",))
+    api.send(request(1, n_prompt=20))
+    assert api.hear() == Admitted(1)
+    api.wait_stats(lambda s: s.running == 0 and s.finished.get("length", 0) == 1)
+    api.attach("api-outputs")
+    assert finished(api, 1) == 3
+    api.hang_up()
+
+
+@pytest.mark.parametrize("role", ["api-control", "api-outputs"])
+@pytest.mark.parametrize("last_words", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_who_dies_while_greeting_or_talks_nonsense_harms_nobody(run: RunFiles, role: str, last_words: bytes) -> None:
+    for _ in range(30):
+        channel = connect(run.engine_path)
+        channel.send(codecs.HELLO, codecs.encode(Hello(PROTOCOL, role, next(_instances), run.digest)), block=True)
+        channel.sock.sendall(last_words)
+        channel.close()
+    api = Api(run)
+    api.send(request(1, n_prompt=20))
+    assert api.hear() == Admitted(1)
+    assert finished(api, 1) == 3
+    api.hang_up()

@@ -10,7 +10,7 @@ from sixfold.executor.scripted import ScriptedBackend
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_result, decode_step, encode, pack
 from sixfold.executor.worker import Worker
-from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, RowStatus, Sampling, SlotAdmit, StepPlan
+from sixfold.messages import EMBED, PROMPT_LOGPROBS, SAMPLE, RowStatus, Sampling, SlotAdmit, StepPlan
 from sixfold.text.script import FAULT
 
 END = 256
@@ -160,6 +160,16 @@ def test_prompt_logprobs_score_every_prompt_token_but_the_first() -> None:
         (plan(1, [(0, 4, 1, SAMPLE)]), "beyond its slot"),
         (plan(1, [(0, 3, 1, SAMPLE)], frees=[(0, 0)]), "another life"),
         (plan(1, [], admits=[admit(tokens=(1,) * 65)]), "65 tokens"),
+        (plan(1, [], admits=[admit(slot=4)]), "slot 4 cannot be admitted"),
+        (plan(1, [], admits=[admit(slot=-1)]), "slot -1 cannot be admitted"),
+        (plan(1, [], admits=[admit(n_prompt_original=4)]), "4 of 3 tokens"),
+        (plan(1, [], admits=[admit(slot=1, tokens=(1 << 31,))]), "no token id"),
+        (plan(1, [], frees=[(4, 0)]), "slot 4 cannot be freed"),
+        (plan(1, [], copies=[(0, 32)]), "a block that there is not"),
+        (plan(1, [(0, 3, 1, 0)], table_counts=[1], table_blocks=[32]), "a block that there is not"),
+        (plan(1, [(0, 3, 1, 0)], table_counts=[2], table_blocks=[3]), "as many table entries"),
+        (plan(1, [(0, 3, 1, 0)], table_starts=[4], table_counts=[1], table_blocks=[3]), "beyond a slot's block table"),
+        (plan(1, [(0, 3, 1, EMBED)]), "asks for no embedding"),
     ],
 )
 def test_steps_that_do_not_match_are_refused(step: StepPlan, message: str) -> None:
