@@ -181,9 +181,9 @@ def _types() -> list[str]:
 
 
 def _base(struct: type[msgspec.Struct]) -> type[msgspec.Struct] | None:
-    """The type whose fields it shares with others."""
+    """The type whose fields it shares with others; a base without any is a matter of the code."""
     base: type[msgspec.Struct] = struct.__bases__[0]
-    return None if base is msgspec.Struct else base
+    return base if base.__struct_fields__ else None
 
 
 def _field_row(doc: FieldDoc) -> str:

@@ -12,6 +12,7 @@ from sixfold.api import abort, call, context, decoding, embeddings, guard, param
 from sixfold.api.errors import STATUS_OF_CODE, TABLE
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
 from sixfold.api.openapi import OPERATIONS
+from sixfold.api.responses.schemas import GENERATION_FIELDS, ResponsesRequest
 from sixfold.config import ApiConfig
 from sixfold.sampling_params import SamplingParams
 
@@ -37,6 +38,15 @@ def test_described_defaults_are_those_of_the_sampling_parameters() -> None:
     for doc in checked:
         value = getattr(defaults, doc.name)
         assert doc.default == value if value is not None else isinstance(doc.default, str), doc.name
+
+
+def test_what_has_one_name_has_one_default() -> None:
+    """Of the endpoints that generate; Anthropic's shapes have only some of the fields, with words of their own."""
+    shared = {doc.name: doc for doc in field_docs(schemas.GenerationRequest)}
+    said = {doc.name: doc for doc in field_docs(ResponsesRequest)}
+    for name in GENERATION_FIELDS:
+        assert said[name].default == shared[name].default, name
+        assert said[name].description.endswith(" *") == shared[name].description.endswith(" *"), name
 
 
 def test_all_sampling_parameters_can_be_asked_for() -> None:

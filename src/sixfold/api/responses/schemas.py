@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+
+from sixfold.api.field_docs import says
 
 __all__ = [
     "GENERATION_FIELDS",
@@ -39,33 +40,36 @@ class ReasoningOptions(_Strict):
     """`reasoning`."""
 
     effort: Annotated[
-        str | None, Meta(description="none, minimal, low, medium, high, xhigh: what the chat template has a switch for")
+        str | None,
+        says(
+            "none, minimal, low, medium, high, xhigh: what the chat template has a switch for", "what the template does"
+        ),
     ] = None
-    summary: Annotated[str | None, Meta(description="only `auto`: reasoning comes in full")] = None
-    generate_summary: Annotated[str | None, Meta(description="older name of summary")] = None
+    summary: Annotated[str | None, says("only `auto`: reasoning comes in full")] = None
+    generate_summary: Annotated[str | None, says("older name of summary")] = None
 
 
 class TextFormat(_Strict):
     """`text.format`: `text`, `json_object`, or `json_schema` with a schema."""
 
-    type: Annotated[str, Meta(description="`text`, `json_object`, `json_schema`")]
-    name: Annotated[str | None, Meta(description="of the schema; returned")] = None
-    schema: Annotated[JsonObject | None, Meta(description="JSON schema that the answer follows")] = None
-    strict: Annotated[bool | None, Meta(description="enforced in any case")] = None
-    description: Annotated[str | None, Meta(description="returned")] = None
+    type: Annotated[str, says("`text`, `json_object`, `json_schema`")]
+    name: Annotated[str | None, says("of the schema; returned")] = None
+    schema: Annotated[JsonObject | None, says("JSON schema that the answer follows")] = None
+    strict: Annotated[bool | None, says("enforced in any case", True)] = None
+    description: Annotated[str | None, says("returned")] = None
 
 
 class TextOptions(_Strict):
     """`text`."""
 
-    format: Annotated[TextFormat | None, Meta(description="text, any JSON object, or JSON of a schema")] = None
-    verbosity: Annotated[str | None, Meta(description="only `medium`")] = None
+    format: Annotated[TextFormat | None, says("text, any JSON object, or JSON of a schema", "text")] = None
+    verbosity: Annotated[str | None, says("only `medium`", "`medium`")] = None
 
 
 class ResponsesStreamOptions(_Strict):
     """`include_obfuscation` pads OpenAI's streams against eavesdroppers; it is accepted and does nothing here."""
 
-    include_obfuscation: Annotated[bool | None, Meta(description="inert")] = None
+    include_obfuscation: Annotated[bool | None, says("inert", False)] = None
 
 
 class ResponsesRequest(_Strict):
@@ -73,63 +77,59 @@ class ResponsesRequest(_Strict):
 
     input: Annotated[
         str | list[JsonObject],
-        Meta(description="text, or items: message, function_call, function_call_output, reasoning"),
+        says("text, or 1 to 4096 items: message, function_call, function_call_output, reasoning"),
     ]
-    model: Annotated[str, Meta(description="a served model's name; left out: the served model")] | None = None
-    instructions: Annotated[str, Meta(description="a system message before everything else")] | None = None
-    previous_response_id: Annotated[str, Meta(description="a stored response that this one continues")] | None = None
-    store: Annotated[bool, Meta(description="keep the answer; default true where the server stores any")] | None = None
-    max_output_tokens: Annotated[int, Meta(description="tokens to generate; default: all that fit")] | None = None
-    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
-    stream_options: Annotated[ResponsesStreamOptions | None, Meta(description="needs stream")] = None
-    tools: Annotated[list[JsonObject], Meta(description="of type function")] | None = None
-    tool_choice: Annotated[str | JsonObject, Meta(description="none, auto, required, or a function")] | None = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most")] = None
-    text: Annotated[TextOptions | None, Meta(description="the format of the answer")] = None
-    reasoning: Annotated[ReasoningOptions | None, Meta(description="how much to think")] = None
+    model: Annotated[str, says("a served model's name", "the served model")] | None = None
+    instructions: Annotated[str, says("a system message before everything else")] | None = None
+    previous_response_id: Annotated[str, says("a stored response that this one continues")] | None = None
+    store: Annotated[bool, says("keep the answer", "true where the server stores any")] | None = None
+    max_output_tokens: Annotated[int, says("tokens to generate, from 1", "what the context leaves")] | None = None
+    stream: Annotated[bool | None, says("server-sent events", False)] = None
+    stream_options: Annotated[ResponsesStreamOptions | None, says("needs `stream`")] = None
+    tools: Annotated[list[JsonObject], says("up to 128 of type `function`")] | None = None
+    tool_choice: Annotated[str | JsonObject, says("`none`, `auto`, `required`, or a function", "`auto`")] | None = None
+    parallel_tool_calls: Annotated[bool | None, says("false: one call at most", True)] = None
+    text: Annotated[TextOptions | None, says("the format of the answer")] = None
+    reasoning: Annotated[ReasoningOptions | None, says("how much to think")] = None
     include: Annotated[
-        list[str] | None, Meta(description="`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
+        list[str] | None, says("`message.output_text.logprobs`; `reasoning.encrypted_content` is inert")
     ] = None
-    top_logprobs: Annotated[int, Meta(description="alternatives per token, up to 20; needs include")] | None = None
-    metadata: Annotated[dict[str, str], Meta(description="up to 16 pairs, returned with the answer")] | None = None
+    top_logprobs: Annotated[int, says("alternatives per token, up to 20; needs `include`", 0)] | None = None
+    metadata: Annotated[dict[str, str], says("up to 16 pairs, returned with the answer", "`{}`")] | None = None
     # as in the other endpoints
-    temperature: Annotated[float, Meta(description="0 is greedy")] | None = None
-    top_p: Annotated[float | None, Meta(description="above 0, to 1")] = None
-    top_k: Annotated[int, Meta(description="0 and -1 are off")] | None = None
-    min_p: Annotated[float | None, Meta(description="0 to 1")] = None
-    seed: Annotated[int, Meta(description="64-bit; equal requests with equal seeds give equal tokens")] | None = None
-    stop: Annotated[str | list[str] | None, Meta(description="up to 16 strings that end the answer")] = None
-    stop_token_ids: Annotated[list[int] | None, Meta(description="up to 128 ids that end the answer")] = None
-    ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end the answer")] | None = None
-    min_tokens: Annotated[int, Meta(description="no stop token can be drawn before")] | None = None
-    repetition_penalty: Annotated[float | None, Meta(description="0.01 to 2; counts prompt and answer")] = None
-    presence_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
-    frequency_penalty: Annotated[float | None, Meta(description="-2 to 2; counts the answer")] = None
-    logit_bias: Annotated[dict[int, float], Meta(description="token id -> added to its logit")] | None = None
-    priority: Annotated[int, Meta(description="lower runs earlier under the priority policy")] | None = None
-    cache_salt: Annotated[str, Meta(description="only equal salts share cached blocks")] | None = None
-    timeout: Annotated[float, Meta(description="seconds from arrival; then it ends with deadline_exceeded")] | None = (
-        None
-    )
-    allowed_token_ids: Annotated[list[int], Meta(description="nothing else is drawn")] | None = None
-    bad_words: Annotated[list[str], Meta(description="strings that are never completed")] | None = None
-    script: Annotated[list[str | int], Meta(description="scripted executor only: the tokens that come out")] | None = (
-        None
-    )
+    temperature: Annotated[float, says("0 to 2; 0 is greedy *", 1.0)] | None = None
+    top_p: Annotated[float | None, says("above 0, to 1 *", 1.0)] = None
+    top_k: Annotated[int, says("0 and -1 are off *", 0)] | None = None
+    min_p: Annotated[float | None, says("0 to 1 *", 0.0)] = None
+    seed: Annotated[int, says("64-bit; equal requests with equal seeds give equal tokens", "random")] | None = None
+    stop: Annotated[str | list[str] | None, says("up to 16 strings that end the answer")] = None
+    stop_token_ids: Annotated[list[int] | None, says("up to 128 ids that end the answer")] = None
+    ignore_eos: Annotated[bool, says("the model's end tokens do not end the answer", False)] | None = None
+    min_tokens: Annotated[int, says("no stop token can be drawn before", 0)] | None = None
+    repetition_penalty: Annotated[float | None, says("0.01 to 2; counts prompt and answer *", 1.0)] = None
+    presence_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    frequency_penalty: Annotated[float | None, says("-2 to 2; counts the answer", 0.0)] = None
+    logit_bias: Annotated[dict[int, float], says("token id -> added to its logit")] | None = None
+    priority: Annotated[int, says("lower runs earlier under the priority policy", 0)] | None = None
+    cache_salt: Annotated[str, says("only equal salts share cached blocks")] | None = None
+    timeout: Annotated[float, says("seconds from arrival; then it ends with deadline_exceeded")] | None = None
+    allowed_token_ids: Annotated[list[int], says("nothing else is drawn")] | None = None
+    bad_words: Annotated[list[str], says("strings that are never completed")] | None = None
+    script: Annotated[list[str | int], says("scripted executor only: the tokens that come out")] | None = None
     # inert
-    user: Annotated[str | None, Meta(description="returned with the answer")] = None
-    service_tier: Annotated[str | None, Meta(description="there is one")] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="returned with the answer")] = None
-    prompt_cache_retention: Annotated[str | None, Meta(description="the cache decides")] = None
-    safety_identifier: Annotated[str | None, Meta(description="returned with the answer")] = None
+    user: Annotated[str | None, says("returned with the answer")] = None
+    service_tier: Annotated[str | None, says("there is one")] = None
+    prompt_cache_key: Annotated[str | None, says("returned with the answer")] = None
+    prompt_cache_retention: Annotated[str | None, says("the cache decides")] = None
+    safety_identifier: Annotated[str | None, says("returned with the answer")] = None
     # unsupported
-    background: Annotated[Any, Meta(description="only false")] = None
-    context_management: Annotated[Any, Meta(description="only an empty list")] = None
-    conversation: Annotated[Any, Meta(description="only null")] = None
-    max_tool_calls: Annotated[Any, Meta(description="only null")] = None
-    moderation: Annotated[Any, Meta(description="only null")] = None
-    prompt: Annotated[Any, Meta(description="only null")] = None
-    truncation: Annotated[Any, Meta(description="only `disabled`")] = None
+    background: Annotated[Any, says("only false")] = None
+    context_management: Annotated[Any, says("only an empty list")] = None
+    conversation: Annotated[Any, says("only null")] = None
+    max_tool_calls: Annotated[Any, says("only null")] = None
+    moderation: Annotated[Any, says("only null")] = None
+    prompt: Annotated[Any, says("only null")] = None
+    truncation: Annotated[Any, says("only `disabled`")] = None
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
