@@ -36,6 +36,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 SWITCH, SCALE = "enable_thinking", "reasoning_effort"
 """Variables by which chat templates are told whether, or how much, to think."""
 
+MAX_INCLUDE = 16
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_CHARS = 512
@@ -99,6 +100,8 @@ def _limits(request: ResponsesRequest) -> Limits:
             f"max_output_tokens must be between 1 and {MAX_TOKENS}, not {max_tokens}", param="max_output_tokens"
         )
     include = request.include or []
+    if len(include) > MAX_INCLUDE:
+        raise InvalidRequest(f"include has more than {MAX_INCLUDE} entries", param="include")
     for name in include:
         if name not in (LOGPROBS, ENCRYPTED_REASONING):
             raise unsupported_type("include", name, (LOGPROBS, ENCRYPTED_REASONING))
