@@ -192,8 +192,6 @@ Step with_tables(const Program& program, const BlockTables& block_tables, const 
   if (logits && logits->shape(0) > 0 && logits->shape(1) != static_cast<size_t>(program.vocab()))
     throw std::invalid_argument("logits must have one column per vocabulary entry");
   const size_t n_hidden = hidden_tokens ? hidden_tokens->size() : 0;
-  if (n_hidden > static_cast<size_t>(program.max_tokens()))
-    throw std::invalid_argument("more hidden states wanted than a step has tokens");
   if ((hidden ? hidden->shape(0) : 0) != n_hidden)
     throw std::invalid_argument("hidden_tokens and hidden differ in length");
   if (n_hidden && hidden->shape(1) != static_cast<size_t>(program.hidden()))
@@ -205,7 +203,7 @@ Step with_tables(const Program& program, const BlockTables& block_tables, const 
   step.table_stride = block_tables.stride(0);
   step.logits = logits ? logits->data() : nullptr;
   step.n_logit_rows = logits ? static_cast<int>(logits->shape(0)) : 0;
-  step.n_hidden = static_cast<int>(n_hidden);
+  step.n_hidden = static_cast<int>(std::min<size_t>(n_hidden, 1 << 20));
   step.hidden_tokens = n_hidden ? hidden_tokens->data() : nullptr;
   step.hidden = n_hidden ? hidden->data() : nullptr;
   return step;
@@ -447,8 +445,8 @@ NB_MODULE(_native, m) {
       .def("run_rows", &run_rows, nb::arg("columns").noconvert(), nb::arg("state").noconvert(),
            nb::arg("tokens").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("needs_logits").noconvert(),
            nb::arg("scored").noconvert(), nb::arg("out_ids").noconvert(), nb::arg("out_nan").noconvert(),
-           nb::arg("logits").noconvert().none() = nb::none(),
-           nb::arg("hidden_tokens").noconvert().none() = nb::none(), nb::arg("hidden").noconvert().none() = nb::none())
+           nb::arg("logits").noconvert().none() = nb::none(), nb::arg("hidden_tokens").noconvert().none() = nb::none(),
+           nb::arg("hidden").noconvert().none() = nb::none())
       .def("residual", &residual, nb::arg("n"));
 
   rows_bindings::bind_rows(m);

@@ -51,6 +51,7 @@ void Program::check_step(const Step& s) const {
     written += !s.greedy[i];
   }
   if (written > s.n_logit_rows) refuse("the logits array has too few rows");
+  if (s.n_hidden < 0 || s.n_hidden > s.n_tokens) refuse("more hidden states wanted than the step has tokens");
   if (s.n_hidden && !vocab_) refuse("the program has no final norm");
   for (int i = 0; i < s.n_hidden; i++)
     if (s.hidden_tokens[i] < 0 || s.hidden_tokens[i] >= s.n_tokens)
