@@ -64,15 +64,12 @@ def reference(model_path: Path) -> list[list[list[int]]]:
         return tokens_of(llm, alone=True)
 
 
+# Every value of every setting once; what a machine with two cores chooses by itself is the first.
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "together": {},
+    "together, two threads, depth 2": {"threads": 2, "pipeline_depth": 2},
     "budget of 16": {"max_num_batched_tokens": 16},
-    "budget of 256": {"max_num_batched_tokens": 256},
-    "no prefix cache": {"enable_prefix_caching": False},
-    "one thread": {"threads": 1},
-    "two threads": {"threads": 2},
-    "pipeline depth 1": {"pipeline_depth": 1},
-    "pipeline depth 2": {"pipeline_depth": 2},
+    "budget of 256, one thread": {"max_num_batched_tokens": 256, "threads": 1},
+    "no prefix cache, depth 1": {"enable_prefix_caching": False, "pipeline_depth": 1},
     "pool of 80 blocks": {"num_kv_blocks": 80},
     "pool of 80 blocks, budget of 16, depth 1": {
         "num_kv_blocks": 80,
@@ -94,7 +91,7 @@ def test_same_request_same_tokens(name: str, model_path: Path, reference: list[l
 
 def _not_vacuous(name: str, cold: EngineStats, warm: EngineStats) -> None:
     assert warm.mixed_steps > 0
-    if name == "no prefix cache":
+    if name.startswith("no prefix cache"):
         assert warm.cached_tokens == 0
     else:
         assert warm.cached_tokens > cold.cached_tokens

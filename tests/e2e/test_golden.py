@@ -13,7 +13,7 @@ which is checked. Two of Gemma's cases are 1,500 tokens long, and cross its wind
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,11 @@ def test_next_token_distributions(known: Known) -> None:
 
 
 def test_float_reference_mode_is_closer(known: Known) -> None:
-    """With float activations and a float32 cache only the order of additions differs from the reference."""
-    found = Comparison(known.backend(activations="float32", kv_cache_dtype="float32"), known, margin=1e-3)
+    """With float activations and a float32 cache only the order of additions differs from the reference. This mode is
+    slow: one of the long prompts is enough."""
+    long = [case for case in known.cases if len(case["ids"]) >= 1000]
+    few = replace(known, cases=[case for case in known.cases if case not in long[1:]])
+    found = Comparison(known.backend(activations="float32", kv_cache_dtype="float32"), few, margin=1e-3)
     assert abs(np.mean(found.divergences)) < 1e-4
     assert np.abs(found.shifts).max() < 1e-3
     assert not found.wrong

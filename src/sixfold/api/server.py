@@ -24,6 +24,12 @@ ABORT_GRACE_S = 0.6
 GRACEFUL_S = 2
 """Until handlers that still run are cancelled: none should."""
 
+CLOSING_TICK_S = 0.01
+"""How often it is looked whether connections and handlers have ended."""
+
+DATE_S = 1.0
+"""Age at which the `Date` header is renewed."""
+
 
 async def serve(
     client: EngineFace,
@@ -64,7 +70,6 @@ class ApiServer:
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=GRACEFUL_S,
             )
         )
         self._drainer: asyncio.Task[None] | None = None
@@ -88,7 +93,7 @@ class ApiServer:
         self.app.context.draining = True
         for generation in list(self.app.context.generations):
             generation.close(NotReady("the server is shutting down", code="draining", retry_after_s=1.0))
-        self._server.should_exit = True
+        self._server.end()
 
     async def _drain(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -99,25 +104,53 @@ class ApiServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's server without its signal handlers, and with a word when it is up."""
+    """uvicorn's server without its signal handlers, with a word when it is up, and without its clock of ten ticks a
+    second: an idle process sleeps, and ends when it is told to."""
 
     after_startup: Callable[[], None] | None = None
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Close what listens and all connections. Call from the loop."""
+        self.should_exit = True
+        self._ended.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.after_startup is not None:
+            self.after_startup()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # renews the `Date` header
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._ended.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
         abort = asyncio.get_running_loop().call_later(ABORT_GRACE_S, self._abort_connections)
-        await super().shutdown(sockets)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACEFUL_S):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(CLOSING_TICK_S)
         abort.cancel()
+        for task in state.tasks:
+            task.cancel()
 
     def _abort_connections(self) -> None:
         """What does not read its last bytes is not waited for; its handlers see a client that is gone."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.after_startup is not None:
-            self.after_startup()

@@ -366,9 +366,9 @@ def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:
     Returns:
         The engine, the model's text side, and the resolved configuration.
     """
+    config = resolve(config)  # first: it names a build of the kernels that is not there
     from sixfold.executor.in_process import InProcessExecutor
 
-    config = resolve(config)
     text = load_text(config)
     executor = InProcessExecutor(build_worker(config))
     return build_core(config, executor, epoch=1), text, config

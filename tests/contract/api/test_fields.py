@@ -166,7 +166,17 @@ def test_tokens_as_token_ids(target: Target, stream: bool) -> None:
     assert list(choices[0]["logprobs"]["top_logprobs"][0]) == ["token_id:97"]
 
 
-@pytest.mark.parametrize("fields", [{"top_k": 1}, {"allowed_token_ids": [97]}, {"logit_bias": {"98": -100}}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": 1},
+        {"allowed_token_ids": [97]},
+        {"logit_bias": {"98": -100}},
+        {"structured_outputs": {"choice": ["ab"]}},
+        {"response_format": {"type": "json_object"}, "script": ["{", "}"]},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
 def test_O29_no_infinity_in_the_json(target: Target, fields: dict[str, Any]) -> None:
     for stream in (False, True):
         answer = target.chat(logprobs=True, top_logprobs=5, max_tokens=2, seed=1, stream=stream, **fields)
@@ -289,6 +299,14 @@ def test_O45_nothing_that_a_client_names_is_fetched(target: Target) -> None:
             for stream in (False, True):
                 content = [{"type": "text", "text": "what is this?"}, part]
                 refused(target.chat(content, stream=stream), "messages[0].content")
+                image = [{"type": "input_image", "image_url": url}]
+                items = {"input": [{"role": "user", "content": image}], "stream": stream}
+                refused(target.post("/v1/responses", items), "input[0].content[0].type")
+                source = [{"type": "image", "source": {"type": "url", "url": url}}]
+                messages = {"messages": [{"role": "user", "content": source}], "max_tokens": 5, "stream": stream}
+                assert target.post("/v1/messages", messages).status == 400
+            schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": url}}}
+            refused(target.chat(response_format=schema), "response_format")
         with pytest.raises(BlockingIOError):
             listener.accept()
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sixfold.api import call, context, server
+from sixfold.api.app import ROUTES
 from sixfold.api.guard import GuardLimits
 
 from .conftest import Answer, Target, eventually, post_bytes
@@ -332,6 +333,29 @@ def test_paths_and_methods(target: Target) -> None:
         assert (answer.status, answer.error["code"]) == (405, "method_not_allowed"), path
     head = target.request("HEAD", "/health")
     assert (head.status, head.body) == (200, b"")
+
+
+@pytest.mark.parametrize(("method", "path"), [(method, path) for method, path, _ in ROUTES if path != "/"])
+def test_O47_a_route_has_one_spelling(target: Target, method: str, path: str) -> None:
+    """No key is asked for yet; nothing but what the table names is there, so that no alias can pass by a check."""
+    known = {other for other, same, _ in ROUTES if same == path}
+    path = path.replace("{id:path}", target.model).replace("{id}", "resp_x")
+    aliases = [f"{path}/", f"/{path}", f"/v1/..{path}", f"/v1/%2e%2e{path}", f"/.{path}", path.replace("/", "//")]
+    for alias in [*aliases, path.upper(), f"{path};x", f"/v1{path}", f"/api{path}"]:
+        answer = target.request(method, alias, b"{}" if method == "POST" else None)
+        assert answer.status == 404 and answer.json["error"]["message"], alias
+    for other in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} - known:
+        answer = target.request(other, path)
+        assert answer.status == 405 and answer.json["error"]["message"], other
+    target.check_alive()
+
+
+@pytest.mark.parametrize("name", ["admin", "debug", "shutdown", "reload", "sleep", "profile", "docs", "redoc", "lora"])
+def test_O47_nothing_is_there_that_the_table_does_not_name(target: Target, name: str) -> None:
+    for path in (f"/{name}", f"/v1/{name}", f"/{name}/x"):
+        for method in ("GET", "POST"):
+            answer = target.request(method, path, b"{}" if method == "POST" else None)
+            assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 
 def test_cors_is_off(target: Target) -> None:

@@ -221,6 +221,25 @@ def test_a_round_trip_with_a_tool(served: Served) -> None:
     assert served.prompt() == stored_prompt
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"city": "Os', "[]", '"x"', "null", "", '{"city":"Oslo"}', 42, {"city": "Oslo"}]
+)
+def test_O28_malformed_arguments_of_a_call_sent_back(served: Served, arguments: Any) -> None:
+    items = [
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "weather", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "c", "output": "rain"},
+    ]
+    for stream in (False, True):
+        answer = served.respond(items, tools=[TOOL], script=["a"], stream=stream)
+        if isinstance(arguments, str):
+            assert answer.status == 200, answer.body
+            shown = '{"city": "Oslo"}' if "Oslo" in arguments else "{}"
+            assert f'"arguments": {shown}' in served.prompt() and "rain" in served.prompt()
+        else:
+            assert (answer.status, answer.error["param"]) == (400, "input[1].arguments")
+
+
 def test_the_events_of_a_call(served: Served) -> None:
     events = served.events(tools=[TOOL], script=list(CALL))
     kinds = [event["type"].removeprefix("response.") for event in events if not event["type"].endswith(".delta")]

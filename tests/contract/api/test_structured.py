@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from .conftest import Answer, Target
+from .conftest import Answer, Target, post_bytes
 
 SCHEMA = {
     "type": "object",
@@ -65,6 +65,22 @@ def test_O20_bad_schema(target: Target, schema: Any, place: str) -> None:
     assert place in refused(target, "structured_outputs", structured_outputs={"json": schema or {}})["message"] or (
         schema == "x"
     )
+
+
+def test_O20_an_open_stream_goes_on(target: Target) -> None:
+    """It stays open while schemas are refused: its client reads only then."""
+    body = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True, "script": ["a"] * 400}
+    wrong = [{"type": 5}, {"$ref": "#"}, {"uniqueItems": True}, {"enum": list(range(100_000))}, "x"]
+    with target.connect() as sock:
+        sock.sendall(post_bytes("/v1/completions", body, "Connection: close\r\n"))
+        seen = sock.recv(1)
+        for schema in wrong:
+            assert target.complete(response_format=json_schema(schema)).status == 400
+        while piece := sock.recv(65536):
+            seen += piece
+    assert seen.count(b'"text":"a"') == 400 or target.submitted is None
+    assert b'"finish_reason":"length"' in seen and b"data: [DONE]" in seen
+    target.check_alive()
 
 
 def test_O21_no_endless_whitespace(enforcing: Target) -> None:

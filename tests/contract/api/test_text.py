@@ -101,6 +101,7 @@ def test_O31_logprobs_carry_real_bytes(target: Target) -> None:
             content = [entry for part in parts if part for entry in part["content"]]
         else:
             content = answer.json["choices"][0]["logprobs"]["content"]
+            assert len(content) == answer.json["usage"]["completion_tokens"] - 1, "all but the end token"
         assert [entry["bytes"] for entry in content] == [[byte] for byte in raw]
         assert bytes(b for entry in content for b in entry["bytes"]).decode() == "\U0001fae0"
         for entry in content:

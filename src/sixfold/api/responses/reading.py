@@ -33,6 +33,7 @@ LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 """Asked for by clients that store nothing, so that they can send the reasoning back. Here it is readable as it is."""
 
+MAX_INCLUDE = 16
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_CHARS = 512
@@ -92,6 +93,8 @@ def _limits(request: ResponsesRequest) -> Limits:
     max_tokens = request.max_output_tokens
     check_max_tokens(max_tokens, "max_output_tokens")
     include = request.include or []
+    if len(include) > MAX_INCLUDE:
+        raise InvalidRequest(f"include has more than {MAX_INCLUDE} entries", param="include")
     for name in include:
         if name not in (LOGPROBS, ENCRYPTED_REASONING):
             raise not_served("include", name, (LOGPROBS, ENCRYPTED_REASONING))
