@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.chat_messages import template_messages
 from sixfold.api.conversation import Conversation, prompt_ids, render, template_of
-from sixfold.api.decoding import read_request
+from sixfold.api.decoding import by_size, read_request
 from sixfold.api.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
+from sixfold.api.template_kwargs import check_template_kwargs
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 
@@ -48,9 +47,13 @@ async def tokenize(call: Call) -> None:
         ids = await _ids(call, request)
         tokenizer = context.client.tokenizer
         check_ids(ids, tokenizer, "prompt" if request.messages is None else "messages")
-    pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
-    answer = TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces)
-    await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
+
+        def answer() -> bytes:
+            pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
+            return msgspec.json.encode(TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces))
+
+        document = await context.aside(answer)
+    await call.respond(200, document, headers=call.ignored_header(ignored))
 
 
 async def detokenize(call: Call) -> None:
@@ -71,23 +74,22 @@ async def apply_template(call: Call) -> None:
     context = call.context
     with context.admitted():
         request, ignored = await read_request(call, ApplyTemplateRequest)
-        messages = template_messages(request.messages)
+        conversation = Conversation(
+            messages=await by_size(call, template_messages, request.messages),
+            template_kwargs=check_template_kwargs(request.chat_template_kwargs),
+            add_generation_prompt=request.add_generation_prompt is not False,
+        )
         context.check_model(request.model)
         template, tokenizer = template_of(context), context.client.tokenizer
-        options: dict[str, Any] = {
-            "add_generation_prompt": request.add_generation_prompt is not False,
-            "template_variables": request.chat_template_kwargs,
-        }
 
-        def render() -> ApplyTemplateResponse:
-            answer = ApplyTemplateResponse(template.render_text(messages, **options))
+        def apply() -> ApplyTemplateResponse:
+            parts = render(template, conversation)
+            answer = ApplyTemplateResponse("".join(p if isinstance(p, str) else tokenizer.piece(p) for p in parts))
             if request.return_token_ids:
-                [ids] = tokenizer.encode_parts([template.render_parts(messages, **options)])
-                tokenizer.lead_with_bos(ids)
-                answer.prompt_token_ids = ids
+                answer.prompt_token_ids = prompt_ids(tokenizer, parts)
             return answer
 
-        answer = await context.aside(render)
+        answer = await context.aside(apply)
     await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
 
 
@@ -100,7 +102,7 @@ async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
                 "add_special_tokens belongs to prompt; a chat template decides itself", param="add_special_tokens"
             )
         conversation = Conversation(
-            messages=template_messages(request.messages),
+            messages=await by_size(call, template_messages, request.messages),
             add_generation_prompt=request.add_generation_prompt is not False,
         )
         template, tokenizer = template_of(call.context), call.context.client.tokenizer

@@ -198,6 +198,35 @@ def test_a_tool_use_and_its_result(roomy: Target) -> None:
     assert count == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"n": 1e999}',
+        '{"n": %s}' % ("9" * 400),
+        '{"a": "\\ud800"}',
+        '{"a": %s}' % ("[" * 60 + "]" * 60),
+        '{"a": tru}',
+    ],
+)
+def test_an_input_that_could_not_be_sent_back_is_empty(target: Target, arguments: str) -> None:
+    """Clients send a call back as they got it; a conversation must not end because of what a model wrote."""
+    script = ['<tool_call>{"name": "weather", "arguments": ' + arguments + "}</tool_call>"]
+    answer = ask(target, tools=[WEATHER], script=script).json
+    assert [block["input"] for block in answer["content"]] == [{}]
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": answer["content"][0]["id"]}]}
+    turns = [USER, {"role": "assistant", "content": answer["content"]}, result]
+    assert ask(target, turns, tools=[WEATHER], max_tokens=1).status == 200
+
+
+def test_the_deepest_input_can_be_sent_back(target: Target) -> None:
+    arguments = '{"a": %s}' % ("[" * 58 + "]" * 58)
+    answer = ask(target, tools=[WEATHER], script=[f'<tool_call>{{"name": "weather", "arguments": {arguments}}}']).json
+    assert answer["content"][0]["input"] == json.loads(arguments)
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": answer["content"][0]["id"]}]}
+    turns = [USER, {"role": "assistant", "content": answer["content"]}, result]
+    assert ask(target, turns, tools=[WEATHER], max_tokens=1).status == 200
+
+
 def test_one_call_only(roomy: Target) -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     content = ask(roomy, script=[CALL, CALL], tools=[WEATHER], tool_choice=choice, max_tokens=300).json["content"]
