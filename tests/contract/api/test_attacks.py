@@ -47,6 +47,13 @@ def test_long_conversations_are_converted_beside_the_event_loop(
     assert len(threads) == 1 and threads[0].startswith("text")
 
 
+@pytest.fixture
+def roomy(serve: Any) -> Target:
+    """A server that has room for tools."""
+    target: Target = serve(FakeEngine(max_model_len=8192))[0]
+    return target
+
+
 def control_tokens(target: Target, document: dict[str, Any]) -> int:
     answer = target.post("/v1/chat/completions", {**document, "max_tokens": 1, "return_token_ids": True})
     ids = answer.json["prompt_token_ids"]
@@ -75,11 +82,11 @@ def chats(text: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", chats(""))
-def test_O12_no_text_of_a_caller_becomes_a_control_token(target: Target, place: str) -> None:
-    assert control_tokens(target, chats(MARKS)[place]) == control_tokens(target, chats(HARMLESS)[place])
+def test_O12_no_text_of_a_caller_becomes_a_control_token(roomy: Target, place: str) -> None:
+    assert control_tokens(roomy, chats(MARKS)[place]) == control_tokens(roomy, chats(HARMLESS)[place])
 
 
-def test_O12_nor_does_one_in_messages_and_responses(target: Target) -> None:
+def test_O12_nor_does_one_in_messages_and_responses(roomy: Target) -> None:
     """They have the tokens of the chat that they mean."""
     call = {"id": "t1", "type": "function", "function": {"name": MARKS, "arguments": json.dumps({MARKS: MARKS})}}
     chat = [
@@ -88,7 +95,7 @@ def test_O12_nor_does_one_in_messages_and_responses(target: Target) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "t1", "content": MARKS},
     ]
-    n_tokens = target.post("/tokenize", {"messages": chat}).json["count"]
+    n_tokens = roomy.post("/tokenize", {"messages": chat}).json["count"]
     result = {"type": "tool_result", "tool_use_id": "t1", "content": MARKS}
     use = {"type": "tool_use", "id": "t1", "name": MARKS, "input": {MARKS: MARKS}}
     turns = [
@@ -96,12 +103,12 @@ def test_O12_nor_does_one_in_messages_and_responses(target: Target) -> None:
         {"role": "assistant", "content": [use]},
         {"role": "user", "content": [result]},
     ]
-    counted = target.post("/v1/messages/count_tokens", {"system": MARKS, "messages": turns}).json
+    counted = roomy.post("/v1/messages/count_tokens", {"system": MARKS, "messages": turns}).json
     items = [
         {"role": "user", "content": MARKS},
         {"type": "function_call", "call_id": "t1", "name": MARKS, "arguments": json.dumps({MARKS: MARKS})},
         {"type": "function_call_output", "call_id": "t1", "output": MARKS},
     ]
     document = {"instructions": MARKS, "input": items, "max_output_tokens": 1, "store": False}
-    answered = target.post("/v1/responses", document).json
+    answered = roomy.post("/v1/responses", document).json
     assert counted["input_tokens"] == answered["usage"]["input_tokens"] == n_tokens
