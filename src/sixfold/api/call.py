@@ -61,12 +61,14 @@ class Call:
         shape: of errors on this path.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
         arrival_s: CLOCK_MONOTONIC, when its headers were complete.
+        body_bytes: of the request, once it was read.
     """
 
     __slots__ = (
         "_body_left",
         "_send",
         "arrival_s",
+        "body_bytes",
         "connection",
         "context",
         "counted",
@@ -96,6 +98,7 @@ class Call:
         self.counted: Counted | None = None
         self.fault: str | None = None
         self.arrival_s = time.monotonic()
+        self.body_bytes = 0
         self._body_left = (
             self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
         )
@@ -148,6 +151,7 @@ class Call:
                 body = await self._read(limit)
         except TimeoutError:
             raise BodyTimeout(f"the body did not arrive within {self.context.config.body_timeout_s:g} s") from None
+        self.body_bytes = len(body)
         if not body:
             raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
         return body

@@ -10,7 +10,7 @@ from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
 from sixfold.api.chat_parts import PartedChoices, PartedStream
 from sixfold.api.chat_prompt import prompt_conversation
 from sixfold.api.conversation import Conversation, prepare, template_for
-from sixfold.api.decoding import read_request
+from sixfold.api.decoding import by_size, read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import (
     Limits,
@@ -44,7 +44,7 @@ async def create_chat_completion(call: Call) -> None:
         call.label(request.request_id)
         deadline = deadline_s(call, request)
         truncation = Truncation.of(request, max_model_len=context.client.max_model_len, max_tokens=limits.max_tokens)
-        conversation = _conversation(request)
+        conversation = await by_size(call, _conversation, request)
         context.check_model(request.model)
         context.check_room(params.n)
         template_for(context, conversation)

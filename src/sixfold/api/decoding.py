@@ -6,7 +6,8 @@ Order: size (done by the reader of the body), nesting depth, JSON, types and unk
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -17,15 +18,17 @@ from sixfold.api.refusals import unsupported_part
 from sixfold.api.type_fault import field_name, refusal, unknown_field, unsupported_type
 from sixfold.errors import InvalidRequest
 
-__all__ = ["MAX_JSON_DEPTH", "convert", "decode", "read_request"]
+__all__ = ["MAX_JSON_CONTAINERS", "MAX_JSON_DEPTH", "by_size", "convert", "decode", "read_request"]
 
 MAX_JSON_DEPTH = 64
 MAX_JSON_CONTAINERS = 100_000
 MAX_IGNORED_FIELDS = 64
 INLINE_BYTES = 64 << 10
-"""Larger bodies are parsed in a thread: checking and refusing a hostile one takes milliseconds."""
+"""Larger bodies are parsed and converted in a thread: a hostile one can keep it busy for half a second."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
@@ -44,10 +47,14 @@ async def read_request(call: Call, kind: type[T]) -> tuple[T, list[str]]:
         InvalidRequest: see `decode`.
     """
     body = await call.read_json()
-    ignore_unknown = call.context.ignore_unknown
-    if len(body) <= INLINE_BYTES:
-        return decode(kind, body, ignore_unknown=ignore_unknown)
-    return await call.context.in_thread(decode, kind, body, ignore_unknown=ignore_unknown)
+    return await by_size(call, decode, kind, body, ignore_unknown=call.context.ignore_unknown)
+
+
+async def by_size(call: Call, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Do work that takes the longer, the larger the call's body is: at once, or beside the event loop."""
+    if call.body_bytes <= INLINE_BYTES:
+        return work(*args, **kwargs)
+    return await call.context.in_thread(work, *args, **kwargs)
 
 
 def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple[T, list[str]]:

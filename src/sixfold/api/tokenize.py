@@ -6,9 +6,8 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.chat_prompt import PROMPT_OPTIONS, prompt_conversation
-from sixfold.api.context import ApiContext
 from sixfold.api.conversation import prompt_ids, render_text, template_for
-from sixfold.api.decoding import read_request
+from sixfold.api.decoding import by_size, read_request
 from sixfold.api.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
@@ -46,12 +45,16 @@ async def tokenize(call: Call) -> None:
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give either prompt or messages", param="prompt")
         context.check_model(request.model)
-        ids = await _ids(context, request)
+        ids = await _ids(call, request)
         tokenizer = context.client.tokenizer
         check_ids(ids, tokenizer, "prompt" if request.messages is None else "messages")
-    pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
-    answer = TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces)
-    await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
+
+        def answer() -> bytes:
+            pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
+            return msgspec.json.encode(TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces))
+
+        document = await context.aside(answer)
+    await call.respond(200, document, headers=call.ignored_header(ignored))
 
 
 async def detokenize(call: Call) -> None:
@@ -72,24 +75,25 @@ async def apply_template(call: Call) -> None:
     context = call.context
     with context.admitted():
         request, ignored = await read_request(call, ApplyTemplateRequest)
-        conversation = prompt_conversation(request.messages, request)
+        conversation = await by_size(call, prompt_conversation, request.messages, request)
         context.check_model(request.model)
         template, tokenizer = template_for(context, conversation), context.client.tokenizer
 
-        def render() -> ApplyTemplateResponse:
+        def apply() -> ApplyTemplateResponse:
             answer = ApplyTemplateResponse(render_text(template, conversation))
             if request.return_token_ids:
                 answer.prompt_token_ids = prompt_ids(template, tokenizer, conversation)
             return answer
 
-        answer = await context.aside(render)
+        answer = await context.aside(apply)
     await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
 
 
-async def _ids(context: ApiContext, request: TokenizeRequest) -> list[int]:
+async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
+    context = call.context
     tokenizer = context.client.tokenizer
     if request.messages is not None:
-        conversation = prompt_conversation(request.messages, request)
+        conversation = await by_size(call, prompt_conversation, request.messages, request)
         return await context.aside(prompt_ids, template_for(context, conversation), tokenizer, conversation)
     for name in PROMPT_OPTIONS:
         if name != "add_special_tokens" and getattr(request, name) is not None:

@@ -156,6 +156,8 @@ def parse(line: bytes) -> InputLine:
         raise InvalidRequest(_sentence(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRequest(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the line nests too deep") from None
     if not 1 <= len(parsed.custom_id) <= MAX_ID_CHARS:
         raise InvalidRequest(f"custom_id must have 1 to {MAX_ID_CHARS} characters")
     if parsed.method != "POST":

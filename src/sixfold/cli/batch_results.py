@@ -180,7 +180,7 @@ class Results:
     def _parse(self, number: int, line: bytes) -> _Written:
         try:
             written = msgspec.json.decode(line, type=_Written)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise self._foreign(number) from None
         if not written.id.startswith("batch_req_"):
             raise self._foreign(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import math
 import random
 import socket
 import threading
@@ -190,8 +191,10 @@ class _Poster:
     def _pause(self, tries: int, retry_after: str | None = None) -> None:
         """Wait as long as the server asked for, or 0.5 s, 1 s, 2 s ...; a little more, so that not all come at once."""
         try:
-            wait_s = float(retry_after or "")
+            wait_s = float(retry_after or "nan")
         except ValueError:
+            wait_s = math.nan
+        if math.isnan(wait_s):
             wait_s = 0.5 * 2.0 ** (tries - 1)
         self._stopped.wait(min(max(wait_s, 0.1), MAX_WAIT_S) * random.uniform(1.0, 1.25))
 
@@ -200,7 +203,7 @@ def _answer(response: http.client.HTTPResponse, data: bytes) -> Response | Fault
     """What is written down: bodies are JSON, here as with OpenAI; anything else is only shown in part."""
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = data[: 4 * MAX_SHOWN_CHARS].decode("utf-8", "replace")[:MAX_SHOWN_CHARS]
         return Fault("not_json", f"the answer with status {response.status} is not JSON: {shown}")
     request_id = response.headers.get("X-Request-Id") or ""

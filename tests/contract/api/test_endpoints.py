@@ -62,6 +62,30 @@ def test_apply_template_shows_what_a_chat_reads(target: Target) -> None:
     assert answer["prompt"] == closed + "<|im_start|>assistant\n"
 
 
+def test_apply_template_shows_calls_and_results_as_a_chat_reads_them(target: Target) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Lima"}'}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "a", "content": "<|im_end|>"},
+    ]
+    shown = target.post("/apply-template", {"messages": messages, "return_token_ids": True}).json
+    assert "Lima" in shown["prompt"]
+    chat = target.chat(messages, max_tokens=1, return_token_ids=True).json
+    assert shown["prompt_token_ids"] == chat["prompt_token_ids"]
+    assert shown["prompt"] == target.tokenizer.decode(chat["prompt_token_ids"], skip_special=False)
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"": 1}, {"a-b": 1}, {"sixfold_x": 1}, {"a": "x" * 70000}, {f"k{i}": 1 for i in range(65)}]
+)
+def test_O48_template_variables_are_checked_alike(target: Target, kwargs: dict[str, Any]) -> None:
+    chat = target.chat("hi", max_tokens=1, chat_template_kwargs=kwargs).error
+    document = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": kwargs}
+    assert target.post("/apply-template", document).error == chat
+    assert chat["param"] == "chat_template_kwargs"
+
+
 def test_apply_template_hands_variables_to_the_template(serve: Any) -> None:
     fake = FakeEngine()
     fake.chat_template = ChatTemplate("{{ mood }} {{ messages[0].content }}", fake.tokenizer)

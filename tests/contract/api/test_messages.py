@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from sixfold.api.anthropic.answers import content_of
+from sixfold.api.anthropic.wire import MessagesRequest, ToolUseBlock
+from sixfold.api.decoding import decode
 from sixfold.text import ChatTemplate
+from sixfold.text.answer_parts import CallArguments, CallBegin
 
 from .conftest import EXTRA_TOKENS, Answer, Target, eventually, post_bytes
 from .fake_engine import FakeEngine
@@ -196,6 +201,29 @@ def test_a_tool_use_and_its_result(roomy: Target) -> None:
     count = ask(roomy, messages, "/v1/messages/count_tokens", tools=[WEATHER]).json
     usage = ask(roomy, messages, script=["abc"], tools=[WEATHER]).json["usage"]
     assert count == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+def sent_back(arguments: str) -> dict[str, Any]:
+    """The call that a model wrote with these arguments, after a request that sends it back was read."""
+    [block] = content_of([CallBegin(0, "weather"), CallArguments(0, arguments)])
+    turns = [USER, {"role": "assistant", "content": [json.loads(msgspec.json.encode(block))]}]
+    body = json.dumps({"max_tokens": 1, "messages": turns}).encode()
+    request, _ = decode(MessagesRequest, body)
+    content = request.messages[1].content
+    assert isinstance(content, list) and isinstance(content[0], ToolUseBlock)
+    return content[0].input
+
+
+@pytest.mark.parametrize("value", ["1e999", "9" * 5000, r'"\ud800"', "[" * 60 + "]" * 60, "tru", "{" * 5000])
+def test_an_input_that_could_not_be_sent_back_is_empty(value: str) -> None:
+    """Clients send a call back as they got it; a conversation must not end because of what a model wrote."""
+    assert sent_back('{"a": %s}' % value) == {}  # noqa: UP031
+
+
+def test_the_deepest_input_can_be_sent_back() -> None:
+    deepest = '{"a": ' + "[" * 58 + "]" * 58 + "}"
+    assert sent_back(deepest) == json.loads(deepest)
+    assert sent_back('{"a": [' + deepest + "]}") == {}
 
 
 def test_one_call_only(roomy: Target) -> None:

@@ -177,6 +177,23 @@ def test_a_restart_finds_it(tmp_path: Path, clock: Clock, file: StoreFile) -> No
     assert file.get("", "a") == answer("a")
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_is_made_anew(tmp_path: Path, clock: Clock, file: StoreFile, replaced: bool) -> None:
+    """What is put into a file that has no name any more is lost with the process, and other processes never see it."""
+    file.put("", answer("a"))
+    for found in tmp_path.iterdir():
+        found.unlink()
+    other = StoreFile(tmp_path / "r.sqlite", max_bytes=100 * ENTRY_BYTES, ttl_s=60.0, clock=clock)
+    if replaced:
+        other.put("", answer("c"))
+    assert file.get("", "a") is None
+    assert not file.delete("", "a")
+    assert file.put("", answer("b"))
+    assert other.get("", "b") == answer("b")
+    assert (file.get("", "c") is not None) == replaced
+    other.close()
+
+
 def run(work: Any) -> Any:
     return asyncio.run(work)
 
@@ -212,6 +229,24 @@ def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
     run(check_unusable(store_at(path)))
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+def test_a_broken_file_that_is_taken_away_is_not_missed(path: Path) -> None:
+    async def work() -> None:
+        store = store_at(path)
+        assert await store.put("", answer("a"))
+        with sqlite3.connect(path) as db:
+            db.execute("DROP TABLE responses")
+        assert not await store.put("", answer("b"))
+        with pytest.raises(NotReady):
+            await store.get("", "a")
+        for found in path.parent.iterdir():
+            found.unlink()
+        assert await store.put("", answer("c"))
+        assert await store.get("", "c") == answer("c")
+        store.close()
+
+    run(work())
 
 
 def test_a_place_that_cannot_be_written(path: Path) -> None:

@@ -70,6 +70,11 @@ def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, said: st
     assert found.startswith(f"3: {said}")
 
 
+def test_a_line_that_nests_too_deep(tmp_path: Path) -> None:
+    line = request("a", body={"x": 0}).replace("0", "[" * 50_000 + "]" * 50_000)
+    assert faults(tmp_path / "in", line) == ["1: the line nests too deep"]
+
+
 def test_each_custom_id_is_there_once(tmp_path: Path) -> None:
     assert faults(tmp_path / "in", request("a"), request("b"), request("a")) == ["3: custom_id 'a' is that of line 1"]
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import msgspec
 
+from sixfold.api.decoding import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 from sixfold.api.errors import ANTHROPIC, ErrorBody
 from sixfold.api.generation import Generation
+from sixfold.api.json_fault import nests_too_much
 from sixfold.api.parting import PartedDelta, Parting
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta
@@ -28,6 +30,9 @@ __all__ = ["UNSIGNED", "MessageEvents", "WholeMessage", "stop_of", "usage_of"]
 
 UNSIGNED = "unsigned"
 """Signature of every thinking block: nothing here signs or checks, and clients send back only what has one."""
+
+MAX_INPUT_DEPTH = MAX_JSON_DEPTH - 5
+"""Of a call's input: in a request it stands within messages, a message, its content and a block."""
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -160,12 +165,16 @@ def content_of(parts: list[Part]) -> list[TextContent | ThinkingContent | ToolUs
 
 
 def _object(text: str) -> msgspec.Raw:
-    """The text of a JSON object as it is; an empty one where the answer was cut short, or the model wrote none."""
+    """The text of a JSON object as it is; an empty one where the answer was cut short, or the model wrote none, or one
+    that could not be sent back: numbers that nobody can read, or deeper than a request may be."""
+    raw = text.encode("utf-8")
     try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or nests_too_much(raw, MAX_INPUT_DEPTH, MAX_JSON_CONTAINERS):
         return msgspec.Raw(b"{}")
-    return msgspec.Raw(text.encode("utf-8"))
+    return msgspec.Raw(raw)
 
 
 def event(name: bytes, document: bytes) -> bytes:

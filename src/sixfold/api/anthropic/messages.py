@@ -19,7 +19,7 @@ from sixfold.api.anthropic.convert import (
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
 from sixfold.api.conversation import prepare, prompt_ids, template_for
-from sixfold.api.decoding import read_request
+from sixfold.api.decoding import by_size, read_request
 from sixfold.api.generation import Generation
 from sixfold.api.params import deadline_s, execution_requests, sampling_params, text_options
 from sixfold.api.parting import Parting
@@ -40,7 +40,7 @@ async def create_message(call: Call) -> None:
     with context.admitted(), in_callers_words():
         request, ignored = await read_request(call, MessagesRequest)
         limits = limits_of(request)
-        conversation = conversation_of(request)
+        conversation = await by_size(call, conversation_of, request)
         generic = generation_request(request)
         params = sampling_params(generic, limits, context.client.sampling_defaults)
         deadline = deadline_s(call, generic)
@@ -77,7 +77,7 @@ async def count_tokens(call: Call) -> None:
     context = call.context
     with context.admitted():
         request, ignored = await read_request(call, CountTokensRequest)
-        conversation = conversation_of(request)
+        conversation = await by_size(call, conversation_of, request)
         context.check_model(request.model)
         template = template_for(context, conversation)
         ids = await context.aside(prompt_ids, template, context.client.tokenizer, conversation)

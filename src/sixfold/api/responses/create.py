@@ -12,7 +12,7 @@ from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Prepared, prepare, template_for
-from sixfold.api.decoding import read_request
+from sixfold.api.decoding import by_size, read_request
 from sixfold.api.errors import ErrorBody
 from sixfold.api.generation import Generation
 from sixfold.api.logprobs import ChatEntry, ShownEntries
@@ -41,7 +41,9 @@ async def create_response(call: Call) -> None:
     with context.admitted():
         request, ignored = await read_request(call, ResponsesRequest)
         store = _store(context, request)
-        asked = read(request, context.client.sampling_defaults, ignored if context.ignore_unknown else None)
+        asked = await by_size(
+            call, read, request, context.client.sampling_defaults, ignored if context.ignore_unknown else None
+        )
         deadline = deadline_s(call, asked.generation)
         context.check_model(request.model)
         context.check_room(1)
@@ -109,7 +111,7 @@ async def _conversation(call: Call, asked: Asked) -> Conversation:
         links = await store.chain(call.tenant, previous)
         messages = await call.context.in_thread(_messages, asked, links)
     else:
-        messages = _messages(asked, [])
+        messages = await by_size(call, _messages, asked, [])
     return Conversation(
         messages=messages,
         tools=asked.tools,

@@ -132,6 +132,7 @@ class ResponseStore:
             return future.result()
         except (sqlite3.Error, OSError) as error:  # TimeoutError is an OSError
             self._warn(error)
+            self._pool.submit(self._file.close)  # whoever repairs the file finds it let go of
             raise unavailable() from None
 
     def _ended(self, future: asyncio.Future[T]) -> None:

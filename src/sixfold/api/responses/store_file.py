@@ -98,6 +98,8 @@ class StoreFile:
         self._ttl_s = ttl_s
         self._clock = clock
         self._open: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+        """Which file the connection is to."""
 
     def put(self, tenant: str, stored: Stored) -> bool:
         """Keep an answer; False where it alone takes too much room."""
@@ -156,12 +158,20 @@ class StoreFile:
         return entries, n_bytes
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        """The next call opens the file again."""
+        db, self._open = self._open, None
+        if db is not None:
+            db.close()
 
     def _is_absent(self) -> bool:
-        return self._open is None and not self._path.exists()
+        return self._identity() is None
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
 
     def _read(self, tenant: str, id: str) -> Stored | None:
         if self._is_absent():
@@ -175,7 +185,17 @@ class StoreFile:
 
     def _use(self, tenant: str, ids: list[str]) -> None:
         """Note that these were used. Nobody who reads has to wait, or to fail, for it."""
-        with contextlib.suppress(sqlite3.OperationalError), self._writing() as db:
+        db = self._db()
+        db.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._note_use(tenant, ids)
+        except sqlite3.OperationalError:
+            pass
+        finally:
+            db.execute(f"PRAGMA busy_timeout = {round(BUSY_S * 1000)}")
+
+    def _note_use(self, tenant: str, ids: list[str]) -> None:
+        with self._writing() as db:
             now = self._clock()
             self._sweep(db, now)
             rows = [(now, tenant, id) for id in ids]
@@ -209,6 +229,8 @@ class StoreFile:
             raise
 
     def _db(self) -> sqlite3.Connection:
+        if self._open is not None and self._identity() != self._opened:
+            self.close()  # somebody removed or replaced the file: what went into the old one would be lost
         if self._open is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # what people wrote is theirs
@@ -218,7 +240,7 @@ class StoreFile:
             except BaseException:
                 db.close()
                 raise
-            self._open = db
+            self._open, self._opened = db, self._identity()
         return self._open
 
 
