@@ -182,11 +182,6 @@ def seals_what_is_not_computed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVCacheManager, "seal", lambda self, table, n: seal(self, table, n + self.block_size - 1))
 
 
-def reuses_values_that_are_not_numbers(patch: pytest.MonkeyPatch) -> None:
-    release = KVCacheManager.release
-    patch.setattr(KVCacheManager, "release", lambda self, table, forget=False: release(self, table))
-
-
 def forgets_blocks_of_an_aborted_request(patch: pytest.MonkeyPatch) -> None:
     release = KVCacheManager.release
 
@@ -296,7 +291,6 @@ PLANTS: list[Plant] = [
     does_not_copy_the_shared_tail,
     writes_the_shared_tail,
     seals_what_is_not_computed,
-    reuses_values_that_are_not_numbers,
     forgets_blocks_of_an_aborted_request,
     loses_an_ending,
     tells_an_ending_twice,

@@ -266,6 +266,8 @@ class EngineProcess:
             self.server.run()
         self.core.check()
         open_uids = {one.request.uid for one in self.core.scheduler._register.sequences() if one.is_open}
+        late = [one.request.message.deadline_s for one in self.core.scheduler._register.sequences() if one.is_open]
+        assert all(deadline is None or deadline > self._loop.time() for deadline in late), "a deadline is missed"
         owned = {uid for uid, peer in self.server._owners.items() if peer.instance in self.server._peers}
         assert open_uids <= owned, "the engine works for nobody"
         for sock in self._selector.sockets():
