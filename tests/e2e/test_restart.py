@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,3 +120,113 @@ def test_a_crash_is_a_pause(role: str, slow: Callable[..., Server]) -> None:
         server.wait_idle()
         assert server.request("GET", "/health")[0] == 200
     assert server.output.count("starting it again") == 2
+
+
+def test_the_api_process_dies_alone(slow: Callable[..., Server]) -> None:
+    with slow("--api-server-count", "2") as server:
+        streams = Streams(server, with_model(server, BODIES[:1] * 8))
+        streams.wait_events(4)
+        kill(server, "api 0")
+        for thread in streams._threads:
+            thread.join(60)
+        complete = [fault is None for fault in streams.faults]
+        for events, is_whole in zip(streams.events, complete, strict=True):
+            if is_whole:
+                answer(events)
+            else:  # it broke, and does not look like an end
+                assert all(choice["finish_reason"] is None for event in events for choice in event["choices"])
+        server.wait_idle()
+        assert pid_of(server, "api 0")
+        assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
+
+
+@pytest.mark.parametrize("crash", [-2, -3])
+def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callable[..., Server]) -> None:
+    poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", crash], "max_tokens": 9}
+    with slow() as server:
+        bodies = with_model(server, BODIES)
+        undisturbed = Streams(server, bodies).join()
+        streams = Streams(server, bodies)
+        streams.wait_events(4)
+        for _ in range(2):  # the second time it is refused: nothing crashes any more
+            status, _, data = server.request("POST", "/v1/completions", poison)
+            assert status == 500 and b'"poisoned"' in data
+        assert streams.join() == undisturbed
+        assert not any(streams.faults)
+        server.wait_idle()
+        assert sum(v for k, v in server.metrics().items() if k.startswith("sixfold_engine_epoch")) == 3
+
+
+def test_new_requests_wait_for_the_engine_and_probes_do_not(slow: Callable[..., Server]) -> None:
+    with slow() as server:
+        os.kill(pid_of(server, "worker 0"), signal.SIGSTOP)  # so that the next engine is not soon ready
+        kill(server, "engine")
+        while server.request("GET", "/readyz")[0] == 200:
+            pass
+        assert server.request("GET", "/livez")[0] == 200
+        assert server.request("GET", "/health")[0] == 503
+        status, headers, data = server.request("POST", "/v1/completions", {"model": "scripted", "prompt": "x"})
+        assert status == 503 and headers["retry-after"] and b"restarted" in data
+        waiting = Streams(server, with_model(server, BODIES[:1]))
+        kill(server, "worker 0", signal.SIGCONT)
+        waiting.join()
+        server.wait_idle()
+
+
+@pytest.mark.parametrize("role", ["engine", "worker 0"])
+def test_a_process_that_hangs_is_replaced(role: str, slow: Callable[..., Server]) -> None:
+    with slow("--hang-timeout-s", "1") as server:
+        bodies = with_model(server, BODIES)
+        undisturbed = Streams(server, bodies).join()
+        streams = Streams(server, bodies)
+        streams.wait_events(4)
+        kill(server, role, signal.SIGSTOP)
+        assert streams.join() == undisturbed
+        server.wait_idle()
+    assert f"{role} did nothing" in server.output
+
+
+def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[..., Server]) -> None:
+    with slow("--hang-timeout-s", "0.5") as server:
+        stopped = pid_of(server, "engine")
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(2)
+        os.kill(stopped, signal.SIGCONT)
+        assert pid_of(server, "engine") == stopped
+        Streams(server, with_model(server, BODIES[:1])).join()
+
+
+def test_embeddings_and_scored_prompts_are_computed_again(slow: Callable[..., Server]) -> None:
+    scored = {"model": "scripted", "prompt": "scored", "max_tokens": 40, "prompt_logprobs": 1, "return_token_ids": True}
+    with slow("--max-num-batched-tokens", "16") as server:
+        texts = {"model": "scripted", "input": ["x" * 200, "y" * 300]}
+        expected = server.post("/v1/embeddings", texts)["data"], server.post("/v1/completions", scored)["choices"]
+        got: list[Any] = [None, None]
+        threads = [
+            threading.Thread(target=lambda: got.__setitem__(0, server.post("/v1/embeddings", texts)["data"])),
+            threading.Thread(target=lambda: got.__setitem__(1, server.post("/v1/completions", scored)["choices"])),
+        ]
+        stream = Streams(server, with_model(server, BODIES[:1]))
+        stream.wait_events(1)
+        for thread in threads:
+            thread.start()
+        stream.wait_events(2)
+        kill(server, "engine")
+        for thread in threads:
+            thread.join(60)
+        stream.join()
+        assert tuple(got) == expected
+        server.wait_idle()
+
+
+def test_a_structured_answer_goes_on(slow: Callable[..., Server]) -> None:
+    """A structured answer goes on in the middle of its grammar."""
+    body = {"prompt": "n", "max_tokens": 60, "structured_outputs": {"regex": "[a-f]{50}"}, "temperature": 1, "seed": 3}
+    with slow() as server:
+        bodies = with_model(server, [{**body, "return_token_ids": True}])
+        undisturbed = Streams(server, bodies).join()
+        streams = Streams(server, bodies)
+        streams.wait_events(10)
+        kill(server, "engine")
+        assert streams.join() == undisturbed

@@ -225,7 +225,9 @@ class _Supervisor:
             child = self._children.get("worker 0" if role == "worker" else role)
             if child is not None:
                 patience = f"{self._config.hang_timeout_s:g} s"
-                print(f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr)
+                print(
+                    f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr
+                )
                 child.process.kill()
 
     def _on_readiness(self, fd: int) -> None:
