@@ -119,6 +119,8 @@ def test_a_crash_is_a_pause(role: str, slow: Callable[..., Server]) -> None:
         assert not any(streams.faults)
         server.wait_idle()
         assert server.request("GET", "/health")[0] == 200
+        restarts = {k: v for k, v in server.metrics().items() if k.startswith("sixfold_process_restarts_total")}
+        assert sum(restarts.values()) == (2 if role == "engine" else 4)  # an engine without its worker ends as well
     assert server.output.count("starting it again") == 2
 
 
@@ -198,7 +200,7 @@ def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[...
 
 
 def test_embeddings_and_scored_prompts_are_computed_again(slow: Callable[..., Server]) -> None:
-    scored = {"model": "scripted", "prompt": "scored", "max_tokens": 40, "prompt_logprobs": 1, "return_token_ids": True}
+    scored = {"model": "scripted", "prompt": "scored", "max_tokens": 40, "prompt_logprobs": 1, "temperature": 0}
     with slow("--max-num-batched-tokens", "16") as server:
         texts = {"model": "scripted", "input": ["x" * 200, "y" * 300]}
         expected = server.post("/v1/embeddings", texts)["data"], server.post("/v1/completions", scored)["choices"]

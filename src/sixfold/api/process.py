@@ -58,7 +58,16 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     host, port = http.getsockname()[:2]
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
+            tasks.create_task(
+                serve(
+                    engine,
+                    run.config.api,
+                    [http],
+                    api_server=index,
+                    restarts=progress.restarts,
+                    on_started=started,
+                )
+            )
             await engine.connect()
             gc.freeze()
             gc.enable()

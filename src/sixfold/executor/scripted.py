@@ -5,7 +5,8 @@ function of every token before it, the seed and the choice: any two runs agree e
 which is what tests of caching, preemption and replay need.
 
 The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
-`min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN, and two others end processes (`text/script.py`).
+`min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN;
+two others end processes (`text/script.py`).
 
 A token's hidden state depends on its id alone: the embeddings of texts are the closer, the more tokens they share.
 """
