@@ -232,3 +232,22 @@ def test_a_structured_answer_goes_on(slow: Callable[..., Server]) -> None:
         streams.wait_events(10)
         kill(server, "engine")
         assert streams.join() == undisturbed
+
+
+def test_streams_of_a_model_survive_engine_and_worker() -> None:
+    common = {"model": "smollm2", "max_tokens": 48, "return_token_ids": True, "ignore_eos": True}
+    bodies = [
+        {**common, "prompt": "The capital of France is", "temperature": 0},
+        {**common, "prompt": "Once upon a time", "temperature": 0.8, "seed": 7, "n": 2, "frequency_penalty": 0.5},
+        {**common, "prompt": "A list of colours:" * 20, "temperature": 0, "logprobs": 1},
+        {**common, "prompt": "Numbers:", "temperature": 1, "seed": 1, "structured_outputs": {"regex": "([0-9]+, ){9}"}},
+    ]
+    del bodies[3]["ignore_eos"]
+    with Server("smollm2", "--max-model-len", "1024") as server:
+        undisturbed = Streams(server, bodies).join()
+        for role in ("engine", "worker 0"):
+            streams = Streams(server, bodies)
+            streams.wait_events(6)
+            kill(server, role)
+            assert streams.join() == undisturbed
+        server.wait_idle()

@@ -236,7 +236,7 @@ class _Supervisor:
         self._poll.unregister(fd)
         os.close(fd)
         del self._unready[fd]
-        self._chats = report == CHATS
+        self._chats = self._chats or report == CHATS
         if report and not self._unready and not self._is_announced:
             self._is_announced = True
             self._manager.ready(f"serving {self._config.model.served_model_name} on {self._url()}")
