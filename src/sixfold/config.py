@@ -145,6 +145,13 @@ class Config:
         low=-(2**63),
         high=2**63 - 1,
     )
+    hang_timeout_s: float = setting(
+        120.0,
+        "seconds that engine or worker may do nothing while requests wait, before it is started again; 0: any time. "
+        "A step that takes longer counts as nothing",
+        low=0.0,
+        high=1e6,
+    )
 
     def check(self) -> Config:
         """Return self.

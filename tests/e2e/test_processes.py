@@ -71,13 +71,33 @@ def test_ctrl_c_in_a_terminal_reaches_the_supervisor_only(run_root: Path) -> Non
 
 
 @pytest.mark.parametrize("role", ["api 0", "engine", "worker 0"])
-def test_a_dead_child_ends_the_server_with_a_status(role: str, run_root: Path) -> None:
+def test_a_crash_loop_ends_the_server_with_a_status(role: str, run_root: Path) -> None:
+    """Killed again and again, and nothing done between."""
     with Server("scripted") as server:
-        children = {title: pid for pid, title in server.children().items()}
-        os.kill(children[f"sixfold: {role}"], signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while server.process.poll() is None and time.monotonic() < deadline:
+            for pid, title in server.children().items():
+                if title == f"sixfold: {role}":
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
         assert server.process.wait(5) == 4
-        wait_gone(list(children.values()), 0.5)
-    assert "unexpectedly" in server.output
+    assert "again and again" in server.output
+    assert not list(run_root.iterdir())
+
+
+def test_a_child_that_dies_at_the_start_ends_the_server(
+    run_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The worker cannot read its script; nothing is gained by starting it again."""
+    script = tmp_path_factory.mktemp("script") / "s.json"
+    script.write_text('{"script": [99999]}')
+    result = subprocess.run(
+        [sys.executable, "-m", "sixfold", "serve", "scripted", "--port", "0", "--script", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode == 4 and "unexpectedly" in result.stderr and "again" not in result.stderr
     assert not list(run_root.iterdir())
 
 

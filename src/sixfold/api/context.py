@@ -116,7 +116,7 @@ class ApiContext:
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused.
         """
-        self.check_ready()
+        self.check_takes_work()
         if self._preparing >= MAX_PREPARING:
             raise Overloaded("too many requests are being prepared at the same time", retry_after_s=1.0)
         self._preparing += 1
@@ -125,14 +125,20 @@ class ApiContext:
         finally:
             self._preparing -= 1
 
+    def check_takes_work(self) -> None:
+        """Raises: EngineDead, NotReady: new work would be in vain. For an engine that restarts, `submit` waits."""
+        if self.draining or not self.client.restarting:
+            self.check_ready()
+
     def check_ready(self) -> None:
-        """Raises: EngineDead, NotReady: the server cannot take work."""
+        """Raises: EngineDead, NotReady: the server cannot take work now."""
         if self.client.dead is not None:
             raise EngineDead(self.client.dead)
         if self.draining:
             raise NotReady("the server is shutting down", code="draining", retry_after_s=5.0)
         if not self.client.ready:
-            raise NotReady("the engine is starting", retry_after_s=1.0)
+            what = "being restarted" if self.client.restarting else "starting"
+            raise NotReady(f"the engine is {what}", retry_after_s=1.0)
 
     def check_room(self, n_choices: int) -> None:
         """Raises:

@@ -94,6 +94,11 @@ class EngineFace(Protocol):
     def ready(self) -> bool: ...
 
     @property
+    def restarting(self) -> bool:
+        """Not ready, and will be soon: `submit` waits a while for it."""
+        ...
+
+    @property
     def dead(self) -> str | None:
         """Why nothing will work any more, one sentence for the user; None while alive."""
         ...
@@ -103,6 +108,7 @@ class EngineFace(Protocol):
 
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest: refused, nothing of it remains in the engine.
-            NotReady, EngineDead: there is no engine to ask.
+            RequestFailed: it made the engine crash before.
+            NotReady, EngineDead, DeadlineExceeded: there is no engine to ask, or was not in time.
         """
         ...

@@ -100,7 +100,7 @@ class Generation:
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
         """
-        self._context.check_ready()  # it was, before the prompt was tokenized
+        self._context.check_takes_work()  # it did, before the prompt was tokenized
         self._context.check_room(self._n_choices)
         self._context.check_scored(self.n_scored)
         self._context.in_flight += self._n_choices

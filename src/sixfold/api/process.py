@@ -13,6 +13,7 @@ import sys
 from sixfold.engine.client import EngineClient
 from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
+from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
 
 __all__ = ["main", "set_up_logging"]
@@ -44,7 +45,10 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     run = read_run_files(run_dir)
     set_up_logging(run.config.api.log_level, index)
     text = load_text(run.config)
-    engine = EngineClient(run.engine_path, run.config, text, config_digest=run.digest)
+    progress = Progress.open(run_dir)
+    engine = EngineClient(
+        run.engine_path, run.config, text, config_digest=run.digest, progress=progress, api_server=index
+    )
     loop = asyncio.get_running_loop()
 
     def started(server: ApiServer) -> None:
@@ -54,13 +58,23 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     host, port = http.getsockname()[:2]
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(engine, run.config.api, [http], api_server=index, on_started=started))
+            tasks.create_task(
+                serve(
+                    engine,
+                    run.config.api,
+                    [http],
+                    api_server=index,
+                    restarts=progress.restarts,
+                    on_started=started,
+                )
+            )
             await engine.connect()
             gc.freeze()
             gc.enable()
             report_ready(ready_fd, chats=text.chat_template is not None)
             logger.info("serving %s on %s port %d", engine.model_name, host, port)
     finally:
+        engine.close()
         gc.unfreeze()  # so that what the compiled part made is freed at the end, and not reported as leaked
         logger.info("stopped")
 

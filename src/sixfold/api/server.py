@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import uvicorn
 
@@ -37,6 +37,7 @@ async def serve(
     sockets: list[socket.socket],
     *,
     api_server: int = 0,
+    restarts: Callable[[], Mapping[str, int]] | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
 ) -> None:
     """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
@@ -44,17 +45,26 @@ async def serve(
     Args:
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
+        restarts: for the metrics: role of a process -> how often one was started again.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    server = ApiServer(client, config, api_server=api_server)
+    server = ApiServer(client, config, api_server=api_server, restarts=restarts)
     await server.run(sockets, on_started)
 
 
 class ApiServer:
     """The server of one process. Signals are left to whoever runs the process."""
 
-    def __init__(self, client: EngineFace, config: ApiConfig, *, api_server: int = 0) -> None:
-        metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server)
+    def __init__(
+        self,
+        client: EngineFace,
+        config: ApiConfig,
+        *,
+        api_server: int = 0,
+        restarts: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        more = {} if restarts is None else {"restarts": restarts}
+        metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server, **more)
         self.app: App = build_app(client, config, metrics)
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(

@@ -1,18 +1,24 @@
 """What an API process calls: an execution request goes in, deltas of tokens come out.
 
 Two connections to the engine: control (requests, aborts, verdicts, statistics) and outputs. A `RequestHandle` owns
-its request in the engine: leaving it in any way before its end aborts the request, exactly once.
+its request in the engine: leaving it in any way before its end aborts the request, exactly once. When the engine is
+lost, the next one is greeted at the same socket and gets every open request again (`engine/replay.py`): whoever
+listens notices nothing but time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 
 import sixfold.errors
 from sixfold.config import Config
 from sixfold.engine.launch import ModelText
-from sixfold.errors import EngineDead, NotReady, ProtocolError, SixfoldError
+from sixfold.engine.progress import Count, Progress
+from sixfold.engine.replay import Poisoned, Replay, poison_error
+from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, ProtocolError, SixfoldError
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -29,6 +35,13 @@ from sixfold.transport.sockets import INSTANCE
 
 __all__ = ["EngineClient", "RequestHandle"]
 
+logger = logging.getLogger(__name__)
+
+RESTART_WAIT_S = 2.0
+"""That a new request waits for an engine that is being started again."""
+GREET_PAUSE_S = 0.05
+"""Between a connection that was lost before the engine's welcome, and the next."""
+
 
 class RequestHandle:
     """One request in the engine, seen from the API process. Made by `EngineClient.submit`.
@@ -38,6 +51,7 @@ class RequestHandle:
 
     def __init__(self, client: EngineClient, request: GenerateRequest) -> None:
         self._client = client
+        self._replay = Replay(request)
         self.uid = request.uid
         self._open = set(range(request.n))
         self._deltas: list[TokenDelta] = []
@@ -76,9 +90,16 @@ class RequestHandle:
             self._verdict.set_result(None)
         if delta.choice not in self._open:
             return  # ended here already (stop string, abort); what was under way is dropped
+        self._replay.take(delta)
         self._deltas.append(delta)
         if delta.finish is not None:
             self._close_choice(delta.choice)
+
+    def _admit(self) -> None:
+        """The engine's verdict: it has the request."""
+        self._replay.is_tried = True
+        if not self._verdict.done():
+            self._verdict.set_result(None)
 
     def _deliver(self) -> None:
         if self._on_deltas is None or self._on_fault is None:
@@ -108,9 +129,20 @@ class EngineClient:
     Args:
         path: the engine's socket.
         config_digest: both ends must have been started with the same configuration.
+        progress: where the supervisor sees what this process waits for.
+        api_server: this process's number.
     """
 
-    def __init__(self, path: str, config: Config, text: ModelText, *, config_digest: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        text: ModelText,
+        *,
+        config_digest: str,
+        progress: Progress | None = None,
+        api_server: int = 0,
+    ) -> None:
         self._path = path
         self._digest = config_digest
         self.tokenizer = text.tokenizer
@@ -122,58 +154,67 @@ class EngineClient:
         self.max_outstanding = config.scheduler.max_queued_requests + config.scheduler.max_num_seqs
         """Choices that the engine holds at most, running and waiting together."""
         self.scripted = config.executor.executor == "scripted"
-        self.build = config.executor.executor
+        self._executor = self.build = config.executor.executor
         """Backend and instruction set: with model and version it tells when equal requests give equal tokens."""
         self._handles: dict[int, RequestHandle] = {}
-        self._control: _Channel | None = None
-        self._welcome: asyncio.Future[Welcome] | None = None
+        """In the order in which they came, which is that of their replay."""
+        self._link: _Link | None = None
+        self._up = asyncio.Event()
+        self._attaching: asyncio.Task[None] | None = None
+        self._poisoned = Poisoned()
+        self._faults = -1
+        self._counts = (progress or Progress.private()).counts
+        self._count_open, self._count_sent = Count.API_OPEN + api_server, Count.API_SENT + api_server
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
         self.stats = EngineStats()
         self.engine_epoch = 0
-        self.ready = False
         self.dead: str | None = None
 
-    async def connect(self) -> Welcome:
+    @property
+    def ready(self) -> bool:
+        return self._up.is_set()
+
+    @property
+    def restarting(self) -> bool:
+        """The engine was lost, and another is expected."""
+        return self.engine_epoch > 0 and not self.ready and self.dead is None
+
+    async def connect(self) -> None:
         """Greet the engine and wait until it has its worker.
 
         Raises:
-            EngineDead: it ended before that.
+            EngineDead: there is none, and none will come.
         """
-        loop = asyncio.get_running_loop()
-        self._welcome = loop.create_future()
-        try:
-            _, self._control = await loop.create_unix_connection(
-                lambda: _Channel(self._on_control, self._on_lost), self._path
-            )
-            _, outputs = await loop.create_unix_connection(
-                lambda: _Channel(self._on_outputs, self._on_lost), self._path
-            )
-        except OSError as e:
-            raise EngineDead("the engine cannot be reached") from e
-        self._control.send(codecs.HELLO, codecs.hello("api-control", self._digest))
-        outputs.send(codecs.HELLO, codecs.hello("api-outputs", self._digest))
-        welcome = await self._welcome
-        self.engine_epoch = welcome.engine_epoch
-        self.build = f"{self.build}/{welcome.worker.isa}"
-        self.embedding_size = welcome.worker.hidden
-        self.ready = True
-        return welcome
+        self._attaching = asyncio.ensure_future(self._attach(0.0))
+        await self._up.wait()
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+
+    def close(self) -> None:
+        """Hang up; what is still open fails. Idempotent."""
+        self._give_up("the server is shutting down")
 
     async def submit(self, request: GenerateRequest) -> RequestHandle:
-        """Hand a request over and wait for the engine's verdict.
+        """Hand a request over and wait for the engine's verdict; first, for a while, for an engine that restarts.
 
         Raises:
-            Overloaded, ContextLengthExceeded, InvalidRequest: refused, nothing was started.
+            Overloaded, ContextLengthExceeded, InvalidRequest, RequestFailed: refused, nothing was started.
+            DeadlineExceeded: while the engine restarted.
             NotReady: the engine is starting.
             EngineDead: it is gone.
         """
+        if self.restarting:
+            await self._wait_up(request.deadline_s)
         if self.dead is not None:
             raise EngineDead(self.dead)
         if not self.ready:
             raise NotReady("the server is starting", retry_after_s=1.0)
+        self._poisoned.check(request)
         handle = RequestHandle(self, request)
         self._handles[request.uid] = handle
+        self._count()
+        self._counts[self._count_sent] += 1
         self._send(request)
         try:
             await handle._verdict
@@ -182,12 +223,88 @@ class EngineClient:
             raise
         return handle
 
+    async def _wait_up(self, deadline_s: float | None) -> None:
+        left_s = RESTART_WAIT_S if deadline_s is None else min(RESTART_WAIT_S, deadline_s - time.monotonic())
+        try:
+            await asyncio.wait_for(self._up.wait(), left_s)
+        except TimeoutError:
+            if left_s < RESTART_WAIT_S:
+                raise DeadlineExceeded("the deadline passed while the engine was restarted") from None
+            raise NotReady("the engine is being restarted", retry_after_s=1.0) from None
+
     def _send(self, message: GenerateRequest | Abort | FinishAt) -> None:
-        if self._control is not None and self.dead is None:
-            self._control.send(codecs.CONTROL, codecs.encode(message))
+        """To the engine, if there is one: the next one is told in another way (`_replay_all`)."""
+        if self._link is not None and self.ready and self.dead is None:
+            self._link.control.send(codecs.CONTROL, codecs.encode(message))
 
     def _forget(self, uid: int) -> None:
         self._handles.pop(uid, None)
+        self._count()
+
+    def _count(self) -> None:
+        self._counts[self._count_open] = len(self._handles)
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    async def _attach(self, pause_s: float) -> None:
+        """Connect, and greet: `_on_welcome` or `_on_lost` follows."""
+        await asyncio.sleep(pause_s)
+        link = _Link(self._on_control, self._on_outputs, self._on_lost)
+        try:
+            await link.open(self._path, self._digest)
+        except OSError:
+            link.close()
+            self._give_up("the engine cannot be reached")
+        else:
+            self._link = link
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        self.engine_epoch = welcome.engine_epoch
+        self.build = f"{self._executor}/{welcome.worker.isa}"
+        self.embedding_size = welcome.worker.hidden
+        self._up.set()
+        if self._faults < welcome.faults and self._faults >= 0:
+            self._blame()
+        self._faults = welcome.faults
+        self._replay_all()
+
+    def _blame(self) -> None:
+        """The engine that is gone, or its worker, crashed by its own fault: no request shall do that for ever."""
+        for handle in list(self._handles.values()):
+            if handle._replay.crashed():
+                self._poisoned.add(handle._replay.request)
+                self._forget(handle.uid)
+                handle._fail(poison_error())
+
+    def _replay_all(self) -> None:
+        for handle in self._handles.values():
+            self._send(handle._replay.again(handle._open, admitted=handle._verdict.done()))
+
+    def _on_lost(self, link: _Link) -> None:
+        """One channel has ended: the engine is gone, or does not want us."""
+        link.close()
+        if link is not self._link or self.dead is not None:
+            return
+        was_welcome = self.ready
+        self._link = None
+        self._up.clear()
+        self._attaching = asyncio.ensure_future(self._attach(0.0 if was_welcome else GREET_PAUSE_S))
+
+    def _give_up(self, reason: str) -> None:
+        if self.dead is not None:
+            return
+        self.dead = reason
+        if self._attaching is not None:
+            self._attaching.cancel()
+        if self._link is not None:
+            self._link.close()
+        for handle in list(self._handles.values()):
+            handle._fail(EngineDead(reason))
+        self._handles.clear()
+        self._count()
+        self._up.set()  # for those who wait
+
+    # -- what comes -----------------------------------------------------------------------------------------------
 
     def _on_control(self, received: Frame) -> None:
         message = codecs.decode_control(received.body)
@@ -195,14 +312,15 @@ class EngineClient:
             self.stats = message
         elif isinstance(message, Admitted):
             handle = self._handles.get(message.uid)
-            if handle is not None and not handle._verdict.done():
-                handle._verdict.set_result(None)
-        elif isinstance(message, Rejected):
-            handle = self._handles.pop(message.uid, None)
             if handle is not None:
+                handle._admit()
+        elif isinstance(message, Rejected):
+            handle = self._handles.get(message.uid)
+            if handle is not None:
+                self._forget(handle.uid)
                 handle._fail(_error_from(message))
-        elif self._welcome is not None and not self._welcome.done():
-            self._welcome.set_result(message)
+        else:
+            self._on_welcome(message)
 
     def _on_outputs(self, received: Frame) -> None:
         batch: OutputBatch = codecs.decode_output(received.body)
@@ -217,23 +335,36 @@ class EngineClient:
         for handle in handles:
             handle._deliver()
 
-    def _on_lost(self, reason: str) -> None:
-        if self.dead is not None:
-            return
-        self.dead = reason
-        self.ready = False
-        error = EngineDead(reason)
-        if self._welcome is not None and not self._welcome.done():
-            self._welcome.set_exception(error)
-        for handle in list(self._handles.values()):
-            handle._fail(error)
-        self._handles.clear()
+
+class _Link:
+    """The two channels to one engine process."""
+
+    def __init__(
+        self, on_control: Callable[[Frame], None], on_outputs: Callable[[Frame], None], on_lost: Callable[[_Link], None]
+    ) -> None:
+        self.control = _Channel(on_control, lambda: on_lost(self))
+        self._outputs = _Channel(on_outputs, lambda: on_lost(self))
+
+    async def open(self, path: str, digest: str) -> None:
+        """Connect both channels and greet.
+
+        Raises:
+            OSError: nobody listens.
+        """
+        loop = asyncio.get_running_loop()
+        for channel, role in ((self.control, "api-control"), (self._outputs, "api-outputs")):
+            await loop.create_unix_connection(lambda channel=channel: channel, path)  # type: ignore[misc]
+            channel.send(codecs.HELLO, codecs.hello(role, digest))
+
+    def close(self) -> None:
+        self.control.close()
+        self._outputs.close()
 
 
 class _Channel(asyncio.Protocol):
     """Frames over an asyncio transport."""
 
-    def __init__(self, on_frame: Callable[[Frame], None], on_lost: Callable[[str], None]) -> None:
+    def __init__(self, on_frame: Callable[[Frame], None], on_lost: Callable[[], None]) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._reader = FrameReader()
@@ -249,17 +380,20 @@ class _Channel(asyncio.Protocol):
             for received in self._reader.feed(data):
                 self._on_frame(received)
         except ProtocolError as e:
-            assert self._transport is not None
-            self._transport.abort()
-            self._on_lost(str(e))
+            logger.error("the connection to the engine is given up: %s", e)
+            self._on_lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost("the engine is gone")
+        self._on_lost()
 
     def send(self, kind: int, body: bytes) -> None:
         assert self._transport is not None
         self._transport.write(frame(kind, body, seq=self._seq, sender=INSTANCE, epoch=0))
         self._seq += 1
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _error_from(message: Rejected) -> SixfoldError:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from sixfold.engine.core import EngineCore
 from sixfold.engine.launch import RunFiles, build_core, read_run_files
-from sixfold.engine.life import become_child
+from sixfold.engine.life import EXIT_WORKER_GONE, become_child
+from sixfold.engine.progress import Count, Progress
+from sixfold.engine.quarantine import Quarantine
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.messages import (
@@ -35,6 +37,7 @@ __all__ = ["EngineServer", "main"]
 
 STATS_PERIOD_S = 0.25
 IDLE_WAIT_S = 0.25
+_COMMITTED = Count.ENGINE_COMMITTED.value
 
 
 @dataclass(eq=False)
@@ -61,14 +64,24 @@ class ApiPeer:
 class EngineServer:
     """The engine process's loop. Owns the connections and the map from request to API process."""
 
-    def __init__(self, core: EngineCore, executor: RemoteExecutor, listener: socket.socket, run: RunFiles) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: RemoteExecutor,
+        listener: socket.socket,
+        run: RunFiles,
+        progress: Progress | None = None,
+    ) -> None:
+        self._counts = (progress or Progress.private()).counts
         self._core = core
         self._executor = executor
         self._run = run
+        self._welcome = Welcome(run.epoch, executor.facts, run.faults)
         self._listener = listener
         self._peers: dict[int, ApiPeer] = {}
         self._owners: dict[int, ApiPeer] = {}
         self._open_choices: dict[int, set[int]] = {}
+        self._quarantine: Quarantine[ApiPeer] = Quarantine()
         self._step_id = -1
         self._stats_due_s = 0.0
         self._stats_final = False
@@ -85,7 +98,12 @@ class EngineServer:
         Raises:
             EngineDead: it did.
         """
+        counts = self._counts
+        turns, busy, outstanding = Count.ENGINE_TURNS.value, Count.ENGINE_BUSY.value, Count.ENGINE_OUTSTANDING.value
         while True:
+            counts[turns] += 1
+            counts[busy] = self._core.has_work
+            counts[outstanding] = self._core.n_outstanding
             for key, events in self._selector.select(IDLE_WAIT_S):
                 if key.fd != _descriptor(key.fileobj):
                     continue  # closed by an earlier event of this turn
@@ -94,6 +112,8 @@ class EngineServer:
                 if events & selectors.EVENT_READ:
                     key.data(key.fileobj)
             self._deliver(self._core.expire())
+            while (suspect := self._quarantine.next()) is not None:
+                self._try(*suspect)
             self._core.fill()
             self._flush()
             self._publish_stats()
@@ -126,6 +146,7 @@ class EngineServer:
         while (result := self._executor.poll()) is not None:
             self._step_id = result.step_id
             self._deliver(self._core.commit(result))
+            self._counts[_COMMITTED] += 1
 
     def _on_worker_control(self, channel: FrameSocket) -> None:
         if channel.receive() is None:
@@ -158,7 +179,7 @@ class EngineServer:
         if channel is peer.control:
             self._stats_final = False
             try:
-                channel.send(codecs.CONTROL, codecs.encode(Welcome(self._run.epoch, self._executor.facts)))
+                channel.send(codecs.CONTROL, codecs.encode(self._welcome))
                 for frame in frames[1:]:
                     self._handle(peer, frame.body)
             except (ProtocolError, OSError) as e:
@@ -190,8 +211,12 @@ class EngineServer:
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
         message = codecs.decode_to_engine(body)
         if isinstance(message, GenerateRequest):
-            self._add(peer, message)
+            if message.suspect:
+                self._quarantine.enter(peer, message)
+            else:
+                self._add(peer, message)
         elif isinstance(message, Abort):
+            self._quarantine.passed(message.uid)
             self._deliver(self._core.abort(message.uid))
         elif isinstance(message, FinishAt):
             self._core.finish_at(message.uid, message.choice, message.n_tokens)
@@ -206,8 +231,19 @@ class EngineServer:
         else:
             verdict = Admitted(request.uid)
             self._owners[request.uid] = peer
-            self._open_choices[request.uid] = set(range(request.n))
+            self._open_choices[request.uid] = set(range(request.n)) - set(request.ended)
             peer.uids.add(request.uid)
+        if isinstance(verdict, Rejected) or not request.suspect:
+            self._tell(peer, verdict)
+        if isinstance(verdict, Rejected):
+            self._quarantine.passed(request.uid)
+
+    def _try(self, peer: ApiPeer, suspect: GenerateRequest) -> None:
+        """The API process hears of it first: should it crash us now, that was its doing."""
+        self._tell(peer, Admitted(suspect.uid))
+        self._add(peer, suspect)
+
+    def _tell(self, peer: ApiPeer, verdict: Admitted | Rejected) -> None:
         if peer.control is not None:
             peer.control.send(codecs.CONTROL, codecs.encode(verdict))
 
@@ -218,6 +254,7 @@ class EngineServer:
             if channel is not None:
                 self._close(channel)
         peer.control = peer.outputs = None
+        self._quarantine.drop(peer)
         for uid in list(peer.uids):
             self._core.abort(uid)
             self._forget(uid)
@@ -231,10 +268,13 @@ class EngineServer:
     # -- outputs --------------------------------------------------------------------------------------------------
 
     def _deliver(self, deltas: list[TokenDelta]) -> None:
+        on_trial = self._quarantine.on_trial
         for delta in deltas:
             peer = self._owners.get(delta.uid)
             if peer is None:
                 continue
+            if delta.uid == on_trial:
+                self._quarantine.passed(on_trial)
             peer.outbox.append(delta)
             if delta.finish is not None:
                 self._close_choice(delta.uid, delta.choice)
@@ -248,6 +288,7 @@ class EngineServer:
 
     def _forget(self, uid: int) -> None:
         self._open_choices.pop(uid, None)
+        self._quarantine.passed(uid)
         peer = self._owners.pop(uid, None)
         if peer is not None:
             peer.uids.discard(uid)
@@ -296,10 +337,15 @@ def main(argv: list[str]) -> int:
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
+    progress = Progress.open(run_dir)
     try:
+        progress.counts[Count.ENGINE_ATTACHING] = 1
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
-        core = build_core(run.config, executor, epoch=run.epoch)
-        EngineServer(core, executor, listener, run).run()
+        progress.counts[Count.ENGINE_ATTACHING] = 0
+        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key))
+        EngineServer(core, executor, listener, run, progress).run()
+    except EngineDead:
+        return EXIT_WORKER_GONE
     except SixfoldError as e:
         print(f"sixfold: engine: {e}", file=sys.stderr)
     return 1

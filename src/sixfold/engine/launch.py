@@ -40,6 +40,7 @@ __all__ = [
     "build_worker",
     "cautions",
     "check_kernels",
+    "hash_key_of",
     "in_process",
     "load_text",
     "model_path",
@@ -47,6 +48,8 @@ __all__ = [
     "read_run_files",
     "recommended_sampling",
     "resolve",
+    "rewrite_run_files",
+    "write_run_files",
 ]
 
 DEFAULT_MODEL_LEN_MAX = 131072
@@ -81,20 +84,39 @@ class RunFiles(msgspec.Struct, frozen=True):
     """Of the configuration: processes of different configurations refuse each other."""
     worker_path: str
     engine_path: str
+    hash_key: str
+    """Of the prefix cache, hexadecimal: every engine of this server gives a block the same name."""
+    faults: int = 0
+    """Crashes so far of an engine or a worker that were of their own making."""
 
 
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
+    """The first of a server's life; `rewrite_run_files` makes those that follow."""
     run = RunFiles(
         config=config,
         epoch=epoch,
         digest=secrets.token_hex(8),
         worker_path=os.path.join(run_dir, "worker-0.sock"),
         engine_path=os.path.join(run_dir, "engine.sock"),
+        hash_key=hash_key_of(config).hex(),
     )
-    path = Path(run_dir, "run.json")
-    path.touch(mode=0o600)
-    path.write_bytes(msgspec.json.encode(run))
+    _write(run_dir, run)
     return run
+
+
+def rewrite_run_files(run_dir: str, run: RunFiles, *, epoch: int, faults: int) -> RunFiles:
+    """The same server, and another engine."""
+    run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
+    _write(run_dir, run)
+    return run
+
+
+def _write(run_dir: str, run: RunFiles) -> None:
+    path = Path(run_dir, "run.json")
+    new = path.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(run))
+    new.rename(path)  # a process that starts now reads the old one or the new one
 
 
 def read_run_files(run_dir: str) -> RunFiles:
@@ -338,16 +360,24 @@ def build_worker(config: Config) -> Worker:
         raise DoesNotFit("memory ran out while the model was loaded", param="model") from e
 
 
-def build_core(config: Config, executor: Executor, *, epoch: int) -> EngineCore:
-    """Scheduler and KV cache manager over an executor."""
+def hash_key_of(config: Config) -> bytes:
+    """Pinned by `--seed`, else random: nobody outside can construct two prompts of one name."""
+    return config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
+
+
+def build_core(config: Config, executor: Executor, *, epoch: int, hash_key: bytes) -> EngineCore:
+    """Scheduler and KV cache manager over an executor.
+
+    Args:
+        hash_key: of the prefix cache, see `hash_key_of`.
+    """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
     from sixfold.scheduler import Scheduler
 
     facts = executor.facts
-    key = config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
     kv_cache = KVCacheManager(
-        facts.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=key
+        facts.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=hash_key
     )
     scheduler = Scheduler(
         config.scheduler,
@@ -371,7 +401,7 @@ def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:
 
     text = load_text(config)
     executor = InProcessExecutor(build_worker(config))
-    return build_core(config, executor, epoch=1), text, config
+    return build_core(config, executor, epoch=1, hash_key=hash_key_of(config)), text, config
 
 
 def _scripted_backend(config: Config) -> ScriptedBackend:

@@ -14,7 +14,10 @@ import threading
 
 import setproctitle
 
-__all__ = ["CHATS", "EXIT_SUPERVISOR_GONE", "become_child", "report_ready"]
+__all__ = ["CHATS", "EXIT_SUPERVISOR_GONE", "EXIT_WORKER_GONE", "become_child", "report_ready"]
+
+EXIT_WORKER_GONE = 8
+"""Of an engine whose worker went away: not its own fault, and it is wanted again."""
 
 EXIT_SUPERVISOR_GONE = 9
 CHATS, CONTINUES = b"c", b"t"

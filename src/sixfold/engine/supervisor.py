@@ -1,14 +1,16 @@
-"""`sixfold serve`: starts the processes, watches them, stops them. Holds no model and no request.
+"""`sixfold serve`: starts the processes, watches them, starts them again, stops them. Holds no model and no request.
 
-It owns the listening sockets and the run directory. When a child dies, all of them are stopped and the exit status
-is not zero; the first cause counts. Children leave Ctrl-C to the supervisor: the first one stops everything within
-two seconds, the second one kills.
+It owns the listening sockets and the run directory. A child that dies is started again, each by itself: the others
+find the new one at the same socket (docs/reliability.md). One that dies before the server was ever ready, or again
+and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
+supervisor: the first one stops everything within two seconds, the second one kills.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import shutil
@@ -27,8 +29,12 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import cautions, resolve, write_run_files
-from sixfold.engine.life import CHATS
+from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
+from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
+from sixfold.engine.progress import Count, Progress
+from sixfold.engine.restarts import Restarts, is_own_fault
+from sixfold.engine.service_manager import ServiceManager
+from sixfold.engine.watchdog import Watchdog
 from sixfold.errors import ConfigError
 from sixfold.transport import listen
 
@@ -40,6 +46,10 @@ STOP_S = 2.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
 _BACKLOG = 2048
+_LOOK_S = 0.25
+"""Between two looks of the watchdog."""
+WORKER_DEATH_S = 0.05
+"""From the end of a worker's sockets to that of its process, at most."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,8 @@ class Child:
 
 
 def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
-    """Serve until a signal or the death of a child. Prints the address and a line to try once requests are answered.
+    """Serve until a signal, or until a child cannot be kept alive. Prints the address and a line to try once requests
+    are answered.
 
     Args:
         work: what this server is for, where that is not to wait for callers: instead of printing, it is called with
@@ -58,7 +69,8 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
             still run when this function returns, after a signal or a death.
 
     Returns:
-        The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died.
+        The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died before the server
+        was ready, or too often.
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
@@ -115,43 +127,56 @@ class _Supervisor:
         self._run_dir = run_dir
         self._http = http
         self._work = work
-        self._children: list[Child] = []
+        self._run = write_run_files(run_dir, config, epoch=1)
+        self._progress = Progress.create(run_dir)
+        self._watchdog = Watchdog(self._progress, config.hang_timeout_s)
+        self._manager = ServiceManager()
+        self._roles = ["worker 0", "engine", *(f"api {i}" for i in range(config.api.api_server_count))]
+        now_s = time.monotonic()
+        self._restarts = {role: Restarts(now_s) for role in self._roles}
+        self._children: dict[str, Child] = {}
+        self._due: dict[str, float] = {}
+        """Roles without a process -> when theirs is started."""
+        self._unready: dict[int, str] = {}
+        """Read ends of readiness pipes -> API process that has not written yet."""
+        self._chats = False
+        self._is_announced = False
+        self._done = -1
         self._signals: list[int] = []
+        self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        # Open as long as the server lives: who connects while a process is started again waits in the backlog.
+        self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        self._poll.register(self._wake_read, select.POLLIN)
         try:
-            ready = self._start()
-            status = self._watch(ready)
+            for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
+                self._start(role)
+            return self._watch()
         finally:
             self._stop()
-        return status
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"s")
 
-    def _start(self) -> list[int]:
-        """Start all children at once; the order in which they become ready sorts itself out at the sockets.
+    # -- births ---------------------------------------------------------------------------------------------------
 
-        Returns:
-            Read ends of the API processes' readiness pipes.
-        """
-        run = write_run_files(self._run_dir, self._config, epoch=1)
-        with listen(run.worker_path) as worker, listen(run.engine_path) as engine:
-            self._spawn("worker 0", "sixfold.engine.worker_process", worker.fileno())
-            self._spawn("engine", "sixfold.engine.engine_process", engine.fileno())
-        ready = []
-        for i in range(self._config.api.api_server_count):
+    def _start(self, role: str) -> None:
+        if role.startswith("api"):
             read, write = os.pipe2(os.O_CLOEXEC)
-            self._spawn(f"api {i}", "sixfold.api.process", self._http.fileno(), write, str(i))
+            self._spawn(role, "sixfold.api.process", self._http.fileno(), write, role.removeprefix("api "))
             os.close(write)
-            ready.append(read)
-        return ready
+            self._unready[read] = role
+            self._poll.register(read, select.POLLIN)
+        else:
+            module = "sixfold.engine.engine_process" if role == "engine" else "sixfold.engine.worker_process"
+            self._spawn(role, module, self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
@@ -159,42 +184,121 @@ class _Supervisor:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        self._children.append(Child(role, process, os.pidfd_open(process.pid)))
+        child = self._children[role] = Child(role, process, os.pidfd_open(process.pid))
+        self._poll.register(child.pidfd, select.POLLIN)
 
-    def _watch(self, ready: list[int]) -> int:
-        """Wait for signals, deaths and the end of the work; announce when every API process is ready."""
-        waiting = set(ready)
-        done = -1
-        poll = select.poll()
-        for fd in (self._wake_read, *waiting, *(child.pidfd for child in self._children)):
-            poll.register(fd, select.POLLIN)
-        try:
-            while True:
-                for fd, _ in poll.poll():
-                    if fd in (self._wake_read, done):
-                        return EXIT_OK
-                    if fd in waiting:
-                        poll.unregister(fd)
-                        if report := os.read(fd, 1):
-                            waiting.discard(fd)
-                            if not waiting:
-                                if self._work is None:
-                                    name = self._config.model.served_model_name
-                                    _announce(name, self._url(), chats=report == CHATS)
-                                else:
-                                    done = self._begin(self._work)
-                                    poll.register(done, select.POLLIN)
-                    else:
-                        child = next(c for c in self._children if c.pidfd == fd)
-                        status = child.process.wait()
-                        cause = f"signal {-status}" if status < 0 else f"status {status}"
-                        if -status == signal.SIGBUS:
-                            cause += ": was the model's file cut short or its disk lost?"
-                        print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
-                        return EXIT_CHILD_DIED
-        finally:
-            for fd in (*ready, *([done] if done >= 0 else [])):
-                os.close(fd)
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> int:
+        """Wait for signals, deaths, hangs and the end of the work. Returns: the exit status."""
+        while True:
+            ready = [fd for fd, _ in self._poll.poll(self._wait_ms())]
+            if self._wake_read in ready or self._done in ready:
+                return EXIT_OK
+            for fd in ready:
+                if fd in self._unready:
+                    self._on_readiness(fd)
+            for child in [c for c in self._children.values() if c.pidfd in ready]:
+                if not self._on_death(child):
+                    return EXIT_CHILD_DIED
+            now_s = time.monotonic()
+            for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
+                del self._due[role]
+                self._start(role)
+            self._look(now_s)
+
+    def _wait_ms(self) -> float | None:
+        """Until there is something to do without an event; None: never."""
+        waits_s = [due_s - time.monotonic() for due_s in self._due.values()]
+        if self._is_announced and self._config.hang_timeout_s:
+            waits_s.append(_LOOK_S)
+        if self._is_announced and self._manager.period_s is not None:
+            waits_s.append(self._manager.period_s)
+        return max(0, math.ceil(1e3 * min(waits_s))) if waits_s else None
+
+    def _look(self, now_s: float) -> None:
+        """Tell the service manager that this process turns; end a process that hangs, so that it is started again."""
+        if self._is_announced and self._manager.period_s is not None:
+            self._manager.alive()
+        role = self._watchdog.hanging(now_s)
+        if role is not None:
+            child = self._children.get("worker 0" if role == "worker" else role)
+            if child is not None:
+                patience = f"{self._config.hang_timeout_s:g} s"
+                print(
+                    f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr
+                )
+                child.process.kill()
+
+    def _on_readiness(self, fd: int) -> None:
+        """An API process serves, or has ended without a word."""
+        report = os.read(fd, 1)
+        self._poll.unregister(fd)
+        os.close(fd)
+        del self._unready[fd]
+        self._chats = self._chats or report == CHATS
+        if report and not self._unready and not self._is_announced:
+            self._is_announced = True
+            self._manager.ready(f"serving {self._config.model.served_model_name} on {self._url()}")
+            if self._work is None:
+                _announce(self._config.model.served_model_name, self._url(), chats=self._chats)
+            else:
+                self._done = self._begin(self._work)
+                self._poll.register(self._done, select.POLLIN)
+
+    # -- deaths ---------------------------------------------------------------------------------------------------
+
+    def _on_death(self, child: Child) -> bool:
+        """A child has died. Returns whether the server goes on."""
+        status = child.process.wait()
+        self._poll.unregister(child.pidfd)
+        os.close(child.pidfd)
+        del self._children[child.role]
+        cause = f"signal {-status}" if status < 0 else f"status {status}"
+        if -status == signal.SIGBUS:
+            cause += ": was the model's file cut short or its disk lost?"
+        if not self._is_announced:
+            print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
+            return False
+        counts = self._progress.counts
+        work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
+        pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
+        if pause_s is None:
+            print(
+                f"sixfold: {child.role} ended unexpectedly ({cause}), again and again without any work done between; "
+                "stopping",
+                file=sys.stderr,
+            )
+            return False
+        if child.role == "engine" and status == EXIT_WORKER_GONE:
+            # Its worker's death has a line of its own, and has to be seen before the next engine starts.
+            pause_s = max(pause_s, WORKER_DEATH_S)
+        else:
+            print(f"sixfold: {child.role} ended unexpectedly ({cause}); starting it again", file=sys.stderr)
+        self._forget(child.role, status)
+        self._due[child.role] = time.monotonic() + pause_s
+        return True
+
+    def _forget(self, role: str, status: int) -> None:
+        """What the dead process had said of itself holds no more, and its successor is told what happened."""
+        counts, faults, epoch = self._progress.counts, self._run.faults, self._run.epoch
+        if role.startswith("api"):
+            counts[Count.RESTARTS_API] += 1
+            counts[Count.API_OPEN + int(role.removeprefix("api "))] = 0
+            return
+        if role == "engine":
+            counts[Count.RESTARTS_ENGINE] += 1
+            for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
+                counts[count] = 0
+            epoch += 1
+            faults += is_own_fault(status) and status != EXIT_WORKER_GONE
+        else:
+            counts[Count.RESTARTS_WORKER] += 1
+            counts[Count.WORKER_LOADED] = 0
+            faults += is_own_fault(status)
+        self._run = rewrite_run_files(self._run_dir, self._run, epoch=epoch, faults=faults)
+
+    # -- the end --------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Callable[[str], None]) -> int:
         """Start the work's thread. Returns: a descriptor whose end of file is the work's end."""
@@ -220,10 +324,11 @@ class _Supervisor:
 
         Politely, and after STOP_S or a second signal by SIGKILL.
         """
+        self._manager.stopping()
         deadline = time.monotonic() + STOP_S
         signals = len(self._signals)
         for role in ("api", "engine", "worker"):
-            group = [c for c in self._children if c.role.startswith(role)]
+            group = [c for c in self._children.values() if c.role.startswith(role)]
             for child in group:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.terminate()
@@ -235,7 +340,10 @@ class _Supervisor:
                         break
                     time.sleep(0.01)
                 os.close(child.pidfd)
-        for fd in (self._wake_read, self._wake_write, self._life_read, self._life_write):
+        for listener in self._listeners.values():
+            listener.close()
+        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
+        for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 
 

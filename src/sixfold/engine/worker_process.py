@@ -11,6 +11,7 @@ import sys
 
 from sixfold.engine.launch import RunFiles, build_worker, read_run_files
 from sixfold.engine.life import become_child
+from sixfold.engine.progress import Count, Progress
 from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
@@ -35,20 +36,19 @@ def main(argv: list[str]) -> int:
     except SixfoldError as e:
         print(f"sixfold: worker 0: {e}", file=sys.stderr)
         return 1
+    progress = Progress.open(run_dir)
+    progress.counts[Count.WORKER_LOADED] = 1
     while True:
-        serve_engine(worker, listener, run)
+        serve_engine(worker, listener, run, progress)
 
 
-def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None:
+def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progress: Progress | None = None) -> None:
     """Attach to one engine and execute its steps until it goes away."""
     channels: dict[str, FrameSocket] = {}
+    counts, turns = (progress or Progress.private()).counts, Count.WORKER_TURNS.value
     try:
-        while set(channels) != {"worker-control", "worker-steps"}:
-            channel = accept(listener)
-            if channel is None:
-                continue
-            greeting = codecs.decode_hello(expect(channel.receive_one(), codecs.HELLO), config_digest=run.digest)
-            channels[greeting.role] = channel
+        epoch = _greet(listener, run, channels)
+        worker.attach(epoch)
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
         steps = channels["worker-steps"]
         is_prepared = False
@@ -56,7 +56,10 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles) -> None
             while not is_prepared and not steps.wait(IDLE_S):
                 is_prepared = not prepare(worker)
             step = StepArrays.unpack(decode_step(expect(steps.receive_one(), codecs.STEP)))
-            steps.send(codecs.RESULT, encode(worker.execute(step)), block=True)
+            counts[turns] += 1
+            result = worker.execute(step)
+            counts[turns] += 1
+            steps.send(codecs.RESULT, encode(result), block=True)
     except (EOFError, OSError):
         return
     except ProtocolError as e:
@@ -75,6 +78,42 @@ def prepare(worker: Worker) -> bool:
         return worker.prepare()
     except (OSError, SixfoldError):
         return False
+
+
+def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSocket]) -> int:
+    """Accept the two channels of one engine. The fence: of two engines that knock, the later one is let in.
+
+    Args:
+        channels: is filled.
+
+    Returns:
+        The engine's epoch.
+
+    Raises:
+        EOFError: an engine died while it knocked.
+        ProtocolError: who knocked is no engine of this server.
+    """
+    epoch = 0
+    while set(channels) != {"worker-control", "worker-steps"}:
+        channel = accept(listener)
+        if channel is None:
+            continue
+        try:
+            received = channel.receive_one()
+            greeting = codecs.decode_hello(expect(received, codecs.HELLO), config_digest=run.digest)
+        except BaseException:
+            channel.close()
+            raise
+        if received.epoch > epoch:
+            for older in channels.values():
+                older.close()
+            channels.clear()
+            epoch = received.epoch
+        if received.epoch < epoch or greeting.role in channels:
+            channel.close()
+        else:
+            channels[greeting.role] = channel
+    return epoch
 
 
 if __name__ == "__main__":

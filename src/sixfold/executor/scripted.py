@@ -5,7 +5,8 @@ function of every token before it, the seed and the choice: any two runs agree e
 which is what tests of caching, preemption and replay need.
 
 The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
-`min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN.
+`min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN;
+two others end processes (`text/script.py`).
 
 A token's hidden state depends on its id alone: the embeddings of texts are the closer, the more tokens they share.
 """
@@ -26,7 +27,7 @@ from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, WorkerFacts
 from sixfold.sampler import Sampler
 from sixfold.structured import MatcherFactory
-from sixfold.text.script import FAULT
+from sixfold.text.script import ENGINE_CRASH, FAULT, WORKER_CRASH
 
 __all__ = ["ScriptedBackend"]
 
@@ -110,14 +111,20 @@ class ScriptedBackend:
         sampled_slots = step.slots[rows]
         positions = step.starts[rows] + step.counts[rows]
         logits = np.zeros((len(rows), self._n_vocab), np.float32)
+        crashes: list[int] = []
         for i, slot in enumerate(sampled_slots.tolist()):
             token = self._next(slots, slot, int(positions[i]))
+            if token == WORKER_CRASH:
+                raise RuntimeError("the script asked for a crash of the worker")
             if token == FAULT:
                 logits[i] = np.nan
+            elif token == ENGINE_CRASH:
+                crashes.append(i)
             else:
                 logits[i, token] = _HIGH
         ids, status, logprobs = self._sampler.sample(sampled_slots, logits, positions)
         self._sampler.observe(sampled_slots, ids)
+        ids[crashes] = -1  # without a status that says why: the engine does not survive it
         drawn.token_ids[rows] = ids
         drawn.status[rows] = status
         drawn.logprobs = {int(rows[i]): entry for i, entry in logprobs.items()}

@@ -67,6 +67,19 @@ class Worker:
     def facts(self) -> WorkerFacts:
         return self._backend.facts
 
+    def attach(self, epoch: int) -> None:
+        """Another engine is served from now on: no slot holds anything of the one before, and its steps are refused.
+
+        Raises:
+            ProtocolError: it is an older one.
+        """
+        if epoch <= self._epoch:
+            raise ProtocolError(f"an engine of epoch {epoch}; the worker follows {self._epoch}")
+        self._epoch, self._last_step = epoch, -1
+        for slot in range(self.facts.max_slots):
+            self._slots.free(slot)
+            self._backend.free(slot)
+
     def execute(self, step: StepArrays) -> StepResult:
         """Apply the step's changes to the slots, run the model over its rows, draw tokens.
 

@@ -37,6 +37,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
     engine_epoch: int
     worker: WorkerFacts
+    faults: int = 0
+    """Crashes so far of an engine or a worker of this server that were of their own making."""
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):

@@ -59,6 +59,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """[n_prompt_original], at least one."""
     delivered: tuple[tuple[int, ...], ...] = ()
     """For a replay: per choice, the tokens that the client already has. Empty on the first attempt."""
+    ended: tuple[int, ...] = ()
+    """For a replay: the choices that have had their end."""
+    suspect: bool = False
+    """It was there when an engine or worker crashed: to be tried alone (`engine/quarantine.py`)."""
     n: int = 1
     """Choices. They share the prompt's blocks; choice i draws with (seed, i, position)."""
     max_tokens: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sixfold.messages import EngineStats
@@ -124,9 +124,16 @@ class ApiMetrics:
         model_name: constant label of every series.
         stats: the engine's latest snapshot.
         api_server: this API process's number.
+        restarts: role of a process -> how often one was started again.
     """
 
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats], api_server: int = 0) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], EngineStats],
+        api_server: int = 0,
+        restarts: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(("engine", "worker", "api"), 0),
+    ) -> None:
         self.histograms = {name: _Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
         self.first_token = self.histograms["time_to_first_token_seconds"]
         self.inter_token = self.histograms["inter_token_latency_seconds"]
@@ -135,6 +142,7 @@ class ApiMetrics:
         self._model_name = model_name
         self._api_server = str(api_server)
         self._stats = stats
+        self._restarts = restarts
         self._epoch_stats = EngineStats()
         self._base: dict[str, int] = dict.fromkeys(COUNTERS, 0)
 
@@ -177,6 +185,12 @@ class ApiMetrics:
             counter = CounterMetricFamily(f"sixfold_{name}", text, labels=labels)
             counter.add_metric(values, self._base[name] + read_count(stats))
             yield counter
+        restarts = CounterMetricFamily(
+            "sixfold_process_restarts", "processes that were started again", labels=[*labels, "role"]
+        )
+        for role, count in self._restarts().items():
+            restarts.add_metric([*values, role], count)
+        yield restarts
 
     def _take_epoch(self, stats: EngineStats) -> None:
         """Keep counters rising over a restart of the engine."""

@@ -78,6 +78,8 @@ class AdmissionLimits:
             raise InvalidRequest("an embedding has no choices and generates nothing", param="n")
         if len(message.delivered) not in (0, message.n):
             raise InvalidRequest("delivered tokens must be given for every choice or for none", param="delivered")
+        if not set(message.ended) < set(range(message.n)):
+            raise InvalidRequest("a replay has a choice that has not ended, and no other than its own", param="ended")
         if n_prompt + message.max_tokens > self.max_model_len:
             raise ContextLengthExceeded(
                 f"the prompt has {n_prompt} tokens and max_tokens is {message.max_tokens}; "

@@ -186,7 +186,11 @@ class Scheduler:
         if older is not None:
             self._end_all(older, Finish("abort"))
         request = self._enter(message, limit)
+        for choice in message.ended:
+            self._close(request.sequences[choice], "abort")
         for sequence in request.sequences:
+            if not sequence.is_open:
+                continue
             # A replay: perhaps the crash came between a choice's last token and its terminal event.
             finish = end_after(sequence, sequence.token_ids[-1]) if sequence.n_output else None
             if finish is not None:

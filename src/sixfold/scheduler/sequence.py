@@ -141,8 +141,8 @@ class Sequence:
         """Prompt tokens found in the prefix cache at its first admission."""
         self.is_tainted = False
         """Its blocks may hold NaN: they are not retained."""
-        self.has_spoken = False
-        """Whether a delta of it was emitted."""
+        self.has_spoken = self.n_output > 0
+        """Whether a delta of it was emitted, be it by an engine that is gone."""
         wants_prompt_logprobs = message.prompt_logprobs is not None and choice == 0 and self.n_output == 0
         self.prompt_logprobs: list[TokenLogprobs] | None = [] if wants_prompt_logprobs else None
         """Collected while the prompt is computed; None when not wanted or already delivered."""

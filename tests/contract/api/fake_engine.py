@@ -168,6 +168,7 @@ class FakeEngine:
         self.scripted = True
         self.build = "scripted"
         self.ready = True
+        self.restarting = False
         self.dead: str | None = None
         self.end_id = min(self.tokenizer.end_ids)
         self.verdict_s = 0.0

@@ -26,8 +26,8 @@ HARMLESS = "so much for that"
         ("/v1/messages/count_tokens", "anthropic.messages", "conversation_of", {"messages": [USER] * 4000}),
         ("/v1/responses", "responses.create", "read", {"input": [USER] * 4000}),
         ("/v1/responses", "responses.create", "_messages", {"input": [USER] * 4000}),
-        ("/apply-template", "tokenize", "template_messages", {"messages": [USER] * 4000}),
-        ("/tokenize", "tokenize", "template_messages", {"messages": [USER] * 4000}),
+        ("/apply-template", "tokenize", "prompt_conversation", {"messages": [USER] * 4000}),
+        ("/tokenize", "tokenize", "prompt_conversation", {"messages": [USER] * 4000}),
     ],
 )
 def test_long_conversations_are_converted_beside_the_event_loop(

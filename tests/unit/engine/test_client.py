@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import sixfold.engine.client as client_module
 from sixfold.config import Config
 from sixfold.engine.client import EngineClient, RequestHandle
 from sixfold.engine.launch import load_text, resolve
-from sixfold.errors import EngineDead, NotReady, Overloaded
+from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -40,13 +43,13 @@ class Engine:
         self.control: FrameSocket
         self.outputs: FrameSocket
 
-    async def welcome(self) -> None:
+    async def welcome(self, epoch: int = 1, faults: int = 0) -> None:
         for _ in range(2):
             while (channel := await asyncio.to_thread(accept, self._listener)) is None:
                 pass
             greeting = codecs.decode_hello((await asyncio.to_thread(channel.receive_one)).body, config_digest="d")
             setattr(self, greeting.role.removeprefix("api-"), channel)
-        self.tell(Welcome(1, FACTS))
+        self.tell(Welcome(epoch, FACTS, faults))
 
     def tell(self, message: Welcome | Admitted | Rejected | EngineStats) -> None:
         self.control.send(codecs.CONTROL, codecs.encode(message))
@@ -56,6 +59,9 @@ class Engine:
 
     async def hear(self) -> GenerateRequest | Abort | FinishAt:
         return codecs.decode_to_engine((await asyncio.to_thread(self.control.receive_one)).body)
+
+    def close_listener(self) -> None:
+        self._listener.close()
 
     def hang_up(self) -> None:
         self.control.close()
@@ -78,9 +84,8 @@ def run(tmp_path: Path, test: Test) -> None:
             try:
                 await asyncio.wait_for(test(client, engine), 10)
             finally:
+                client.close()
                 engine.hang_up()
-                while client.dead is None:
-                    await asyncio.sleep(0.01)
 
     asyncio.run(main())
 
@@ -218,16 +223,129 @@ def test_a_token_before_the_verdict_is_a_verdict(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_lost_engine_fails_what_is_open_after_what_had_come(tmp_path: Path) -> None:
+async def succeed(engine: Engine, epoch: int, faults: int = 0) -> None:
+    """The engine dies, and the next one greets the client."""
+    engine.hang_up()
+    await engine.welcome(epoch, faults)
+
+
+def test_the_next_engine_gets_the_request_with_what_has_come(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        wanted = request(n=3)
+        handle = await admitted(client, engine, wanted)
+        listener = Listener(handle, n=2)  # the third is ended here
+        engine.emit(delta(0, 5), delta(0, 6, choice=1), delta(0, 7, choice=2, finish=Finish("stop")))
+        while len(listener.got) < 3:
+            await asyncio.sleep(0.01)
+        handle.finish_at(1, 1)
+        await succeed(engine, 2)
+        again = await engine.hear()
+        assert again == msgspec.structs.replace(wanted, attempt=1, delivered=((5,), (6,), (7,)), ended=(1, 2))
+        assert client.ready and client.engine_epoch == 2
+        engine.emit(delta(1, 9), epoch=1)  # of the engine that is gone
+        engine.emit(delta(1, 8, finish=Finish("length")), epoch=2)
+        await listener.ended
+        assert [d.token_ids for d in listener.got if d.choice == 0] == [[5], [8]]
+
+    run(tmp_path, test)
+
+
+def test_a_request_without_a_verdict_is_sent_again_as_it_was(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        submitting = asyncio.ensure_future(client.submit(request()))
+        await engine.hear()
+        await succeed(engine, 2)
+        assert await engine.hear() == request()
+        engine.tell(Rejected(7, "Overloaded", "the queue is full"))
+        with pytest.raises(Overloaded):
+            await submitting
+
+    run(tmp_path, test)
+
+
+def test_nothing_is_replayed_for_whoever_has_left(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        engine.hang_up()
+        while client.ready:
+            await asyncio.sleep(0.01)
+        handle.abort()
+        submitting = asyncio.ensure_future(client.submit(request(uid=8)))  # waits for the next engine
+        await engine.welcome(2)
+        assert await engine.hear() == request(uid=8)
+        engine.tell(Admitted(8))
+        await submitting
+
+    run(tmp_path, test)
+
+
+def test_a_new_request_waits_for_an_engine_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "RESTART_WAIT_S", 0.05)
+
+    async def test(client: EngineClient, engine: Engine) -> None:
+        engine.hang_up()
+        while client.ready:
+            await asyncio.sleep(0.01)
+        assert client.restarting
+        with pytest.raises(NotReady) as refused:
+            await client.submit(request())
+        assert refused.value.retry_after_s
+        hurried = msgspec.structs.replace(request(), deadline_s=time.monotonic())
+        with pytest.raises(DeadlineExceeded):
+            await client.submit(hurried)
+
+    run(tmp_path, test)
+
+
+def test_a_request_that_crashes_two_engines_is_failed_and_refused(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        poison = await admitted(client, engine, request(uid=1))
+        other = await admitted(client, engine, msgspec.structs.replace(request(uid=2), prompt_token_ids=[9]))
+        ended, going_on = Listener(poison).ended, Listener(other)
+        await succeed(engine, 2, faults=1)
+        first, second = await engine.hear(), await engine.hear()
+        assert isinstance(first, GenerateRequest) and first.suspect
+        assert isinstance(second, GenerateRequest) and second.suspect
+        engine.tell(Admitted(1))  # its trial begins; the other one's does not
+        await succeed(engine, 3, faults=2)
+        with pytest.raises(RequestFailed, match="twice") as failed:
+            await ended
+        assert failed.value.code == "poisoned"
+        again = await engine.hear()
+        assert isinstance(again, GenerateRequest) and again.uid == 2
+        engine.emit(delta(0, 5, uid=2, finish=Finish("length")), epoch=3)
+        await going_on.ended
+        with pytest.raises(RequestFailed):
+            await client.submit(request(uid=3))
+
+    run(tmp_path, test)
+
+
+def test_a_signal_from_outside_is_nobodys_fault(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        for epoch in (2, 3, 4):
+            await succeed(engine, epoch)
+            again = await engine.hear()
+            assert isinstance(again, GenerateRequest) and not again.suspect
+            engine.tell(Admitted(7))
+        engine.emit(delta(0, 5, finish=Finish("length")), epoch=4)
+        await Listener(handle).ended
+
+    run(tmp_path, test)
+
+
+def test_a_server_that_is_gone_fails_what_is_open_after_what_had_come(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request())
         engine.emit(delta(0, 5))
         await asyncio.sleep(0.05)
+        engine.close_listener()
         engine.hang_up()
         listener = Listener(handle)
         with pytest.raises(EngineDead):
             await listener.ended
-        assert [d.token_ids for d in listener.got] == [[5]] and not client.ready
+        assert [d.token_ids for d in listener.got] == [[5]]
         with pytest.raises(EngineDead):
             await client.submit(request(uid=9))
 
@@ -238,7 +356,11 @@ def test_bytes_that_are_no_frame_end_the_connection(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request())
         engine.outputs.sock.sendall(b"\xff" * 64)
-        with pytest.raises(EngineDead):
-            await Listener(handle).ended
+        while client.ready:
+            await asyncio.sleep(0.01)
+        await succeed(engine, 2)
+        assert isinstance(await engine.hear(), GenerateRequest)
+        engine.emit(delta(0, 5, finish=Finish("length")), epoch=2)
+        await Listener(handle).ended
 
     run(tmp_path, test)

@@ -82,7 +82,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFiles]:
     threads = [threading.Thread(target=serve_engine, args=(worker, worker_listener, run))]
     threads[0].start()
     executor = RemoteExecutor(run.worker_path, epoch=1, config_digest=run.digest)
-    server = EngineServer(build_core(run.config, executor, epoch=1), executor, engine_listener, run)
+    server = EngineServer(build_core(run.config, executor, epoch=1, hash_key=b"k"), executor, engine_listener, run)
 
     def engine() -> None:
         with pytest.raises(EngineDead):

@@ -1,0 +1,115 @@
+"""A request beyond the life of an engine: what must be kept of it so that the next one goes on where its client is.
+
+Kept is the request itself and the tokens that came, nothing of how they were made: seed and position give each further
+token, the worker's slot is rebuilt from prompt and tokens (`SlotAdmit`), and text, stop strings and usage never left
+this process. docs/reliability.md tells the whole of it.
+
+A request that was in the engine when that, or the worker, crashed by its own fault is a *suspect*: the next engine
+tries suspects one at a time. A token clears it; a second crash before that was its doing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from hashlib import blake2b
+
+import msgspec
+
+from sixfold.errors import RequestFailed
+from sixfold.messages import GenerateRequest, TokenDelta
+
+__all__ = ["Poisoned", "Replay", "poison_error"]
+
+
+class Replay:
+    """One request's record. Written by its handle."""
+
+    __slots__ = ("_tokens", "is_suspect", "is_tried", "request")
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request = request
+        self._tokens: list[list[int]] = [[] for _ in range(request.n)]
+        self.is_suspect = False
+        self.is_tried = True
+        """Whether the engine of now has it, and not only on a list of suspects."""
+
+    def take(self, delta: TokenDelta) -> None:
+        """Tokens came. What a delta repeats is not counted twice."""
+        self.is_suspect = False
+        self._tokens[delta.choice][delta.first_index :] = delta.token_ids
+
+    def again(self, open_choices: Collection[int], *, admitted: bool) -> GenerateRequest:
+        """What to send to an engine that does not know the request.
+
+        Args:
+            open_choices: those that have not ended.
+            admitted: whether an engine has taken it before; if not, the queue's bounds hold for it still.
+        """
+        self.is_tried = not self.is_suspect
+        if admitted:
+            self.request = msgspec.structs.replace(
+                self.request,
+                attempt=self.request.attempt + 1,
+                delivered=tuple(map(tuple, self._tokens)),
+                ended=tuple(sorted(set(range(self.request.n)) - set(open_choices))),
+            )
+        self.request = msgspec.structs.replace(self.request, suspect=self.is_suspect)
+        return self.request
+
+    def crashed(self) -> bool:
+        """The engine or its worker has crashed by its own fault. Returns whether this request was the cause."""
+        is_cause = self.is_tried and self.is_suspect
+        self.is_suspect = self.is_suspect or self.is_tried
+        return is_cause
+
+
+def poison_error() -> RequestFailed:
+    """For a request that crashed the engine or the worker."""
+    return RequestFailed("the server failed twice over this request; it is not tried again", code="poisoned")
+
+
+class Poisoned:
+    """Requests that are not taken any more, by what they ask for: neither uid nor seed, which another try would change.
+
+    Bounded in number and in time.
+    """
+
+    MAX = 1024
+    KEEP_S = 600.0
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+
+    def add(self, request: GenerateRequest) -> None:
+        self._until[_fingerprint(request)] = time.monotonic() + self.KEEP_S
+        if len(self._until) > self.MAX:
+            self._until.popitem(last=False)
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raises: RequestFailed: it crashed the server not long ago."""
+        if not self._until:
+            return
+        fingerprint = _fingerprint(request)
+        until_s = self._until.get(fingerprint)
+        if until_s is None:
+            return
+        if until_s > time.monotonic():
+            raise poison_error()
+        del self._until[fingerprint]
+
+
+def _fingerprint(request: GenerateRequest) -> bytes:
+    plain = msgspec.structs.replace(
+        request,
+        uid=0,
+        attempt=0,
+        delivered=(),
+        ended=(),
+        suspect=False,
+        arrival_s=0.0,
+        deadline_s=None,
+        sampling=msgspec.structs.replace(request.sampling, seed=0),
+    )
+    return blake2b(msgspec.msgpack.encode(plain), digest_size=16).digest()
