@@ -65,6 +65,8 @@ class ApiServer:
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACEFUL_S,
+                ssl_certfile=config.tls_cert or None,
+                ssl_keyfile=config.tls_key or None,
             )
         )
         self._drainer: asyncio.Task[None] | None = None

@@ -42,7 +42,7 @@ class DetokenizeResponse(msgspec.Struct):
 async def tokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, TokenizeRequest)
         context.check_model(request.model)
         ids = await _ids(call, request)
@@ -56,7 +56,7 @@ async def tokenize(call: Call) -> None:
 async def detokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, DetokenizeRequest)
         context.check_model(request.model)
         check_ids(request.tokens, context.client.tokenizer, "tokens")
@@ -69,7 +69,7 @@ async def detokenize(call: Call) -> None:
 async def apply_template(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, ApplyTemplateRequest)
         messages = template_messages(request.messages)
         context.check_model(request.model)

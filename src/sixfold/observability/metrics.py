@@ -132,6 +132,7 @@ class ApiMetrics:
         self.inter_token = self.histograms["inter_token_latency_seconds"]
         self.finished: dict[str, int] = {}
         self.refused: dict[int, int] = {}
+        self.streams_cut = 0
         self._model_name = model_name
         self._api_server = str(api_server)
         self._stats = stats
@@ -201,6 +202,9 @@ class ApiMetrics:
         for status, count in sorted(self.refused.items()):
             refused.add_metric([*values, str(status)], count)
         yield refused
+        cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
+        cut.add_metric(values, self.streams_cut)
+        yield cut
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
             buckets, total = self.histograms[name].buckets()

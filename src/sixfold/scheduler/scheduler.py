@@ -159,6 +159,9 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            queued_tokens=self._n_queued_tokens,
+            queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
+            place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
 

@@ -36,13 +36,13 @@ json = msgspec.json.encode
 async def create_response(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, ResponsesRequest)
         store = _store(context, request)
         asked = read(request, context.client.sampling_defaults, ignored if context.ignore_unknown else None)
         deadline = deadline_s(call, asked.generation)
         context.check_model(request.model)
-        context.check_room(1)
+        call.reserve(1, deadline)
         kwargs = thinking_switch(context.client.chat_template, asked)
         grammar = ""
         if asked.text_format.type != "text":
@@ -60,7 +60,7 @@ async def create_response(call: Call) -> None:
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)
-        await generation.start(call.request_id, answer.document.id)
+        await generation.start(call, answer.document.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         await stream(call, generation, _Stream(answer), headers)
