@@ -158,9 +158,7 @@ def test_a_body_is_not_read_before_the_key(guarded: Target) -> None:
 def test_threat_5_metrics_are_for_admins(serve: Any, keys: Keys) -> None:
     for access, statuses in (("admin", [401, 403, 200]), ("user", [401, 200, 200]), ("open", [200, 200, 200])):
         target, _ = serve(api_key_file=str(keys.path), metrics_access=access)
-        answers = [
-            target.get("/metrics", **headers) for headers in ({}, keys.bearer("alice"), keys.bearer("root"))
-        ]
+        answers = [target.get("/metrics", **headers) for headers in ({}, keys.bearer("alice"), keys.bearer("root"))]
         assert [answer.status for answer in answers] == statuses
     assert b"alice" not in answers[-1].body and b"sk-sixfold" not in answers[-1].body
 
@@ -216,9 +214,7 @@ def test_threat_20_abort_is_for_ones_own_requests(serve: Any, keys: Keys) -> Non
         eventually(lambda: not fake.live)
 
 
-def test_threat_15_keys_are_in_no_log_and_no_error(
-    serve: Any, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_threat_15_keys_are_in_no_log_and_no_error(serve: Any, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     target, _ = serve(api_key_file=str(keys.path))
     key = keys.key["alice"]
