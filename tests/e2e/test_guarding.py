@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -78,8 +79,11 @@ def test_threat_16_tls(tmp_path: Path) -> None:
         for sent in (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x00" * 64, b""):
             with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
                 plain.sendall(sent)
-                plain.shutdown(socket.SHUT_WR)
-                assert b"HTTP" not in plain.recv(1000)
+                answer = b""
+                with contextlib.suppress(ConnectionError):  # closed, or reset: both will do
+                    plain.shutdown(socket.SHUT_WR)
+                    answer = plain.recv(1000)
+                assert b"HTTP" not in answer
         with context.wrap_socket(
             socket.create_connection(("127.0.0.1", port), timeout=20), server_hostname="127.0.0.1"
         ) as tls:

@@ -38,6 +38,8 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "num_requests_running": ("choices that hold a slot of the worker", lambda s: s.running),
     "num_requests_waiting": ("choices in the queue", lambda s: s.waiting),
+    "queued_prompt_tokens": ("prompt tokens of requests of which no choice has started", lambda s: s.queued_tokens),
+    "queue_wait_seconds": ("predicted wait of a request that comes now", lambda s: s.queue_wait_s),
     "kv_cache_usage_ratio": (
         "part of the KV blocks that requests hold",
         lambda s: (s.blocks_total - s.blocks_free - s.blocks_cached) / s.blocks_total if s.blocks_total else 0.0,

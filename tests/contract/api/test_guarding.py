@@ -49,8 +49,8 @@ def test_O41_a_full_queue_refuses_before_tokenizing(
     fake = FakeEngine()
     fake.max_queued_tokens = 1000
     fake.max_queue_wait_s = 20.0
-    fake.n_open_elsewhere = told.pop("n_open_elsewhere", 0)
-    fake.told = told
+    fake.n_open_elsewhere = told.get("n_open_elsewhere", 0)
+    fake.told = {name: value for name, value in told.items() if name != "n_open_elsewhere"}
     target, live = serve(fake)
     document = {**PATHS[path], **({"stream": True} if stream and path != "/v1/embeddings" else {})}
     check_refusal(target.post(path, document), 2.5 if "place_s" in told else 1.0)

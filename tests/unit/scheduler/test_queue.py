@@ -87,7 +87,7 @@ def test_fair_follows_weights() -> None:
     for _ in range(8):
         line.arrive("a", tenant="a", tenant_weight=3, n_prompt=3)
         line.arrive("b", tenant="b", n_prompt=3)
-    assert line.serve_all()[:8] == "abaaabaa"
+    assert line.serve_all()[:8] == "abaabaaa"
 
 
 def test_fair_corrects_the_charge_at_the_end() -> None:
