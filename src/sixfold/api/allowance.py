@@ -47,18 +47,16 @@ class Bucket:
 
     def wait_s(self, cost: float, now_s: float) -> float:
         """Until `cost` may be taken; 0 is now."""
-        self._fill(now_s)
-        excess = self._used + min(cost, self.amount) - self.amount
+        excess = self._used_at(now_s) + min(cost, self.amount) - self.amount
         return excess / self._per_s if excess > 1e-9 else 0.0
 
     def take(self, cost: float, now_s: float) -> None:
         """Take it, or give it back where it is negative; the bucket may go into debt, never above full."""
-        self._fill(now_s)
-        self._used = max(0.0, self._used + cost)
-
-    def _fill(self, now_s: float) -> None:
-        self._used = max(0.0, self._used - max(0.0, now_s - self._at_s) * self._per_s)
+        self._used = max(0.0, self._used_at(now_s) + cost)
         self._at_s = max(self._at_s, now_s)
+
+    def _used_at(self, now_s: float) -> float:
+        return max(0.0, self._used - max(0.0, now_s - self._at_s) * self._per_s)
 
 
 class Quota:

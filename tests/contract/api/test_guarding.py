@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from pathlib import Path
 from typing import Any
@@ -143,14 +144,13 @@ def test_a_client_that_catches_up_loses_nothing(serve: Any) -> None:
     fake = FakeEngine(extra_tokens=("x" * 2000,))
     target, live = serve(fake)
     live.keep_send_buffers_small()
-    with target.connect() as sock:
-        document = {"prompt": "a", "script": ["x" * 2000] * 200, "max_tokens": 200, "stream": True}
-        sock.sendall(post_bytes("/v1/completions", document, "Connection: close\r\n"))
-        eventually(lambda: fake.ended.get("stop", 0) + fake.ended.get("length", 0) == 1, 10)
-        data = b""
-        while piece := sock.recv(1 << 16):
-            data += piece
-    assert data.count(b"x" * 2000) == 200 and b"data: [DONE]" in data
+    connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=20)
+    document = {"prompt": "a", "script": ["x" * 2000] * 200, "max_tokens": 200, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(document), {"Content-Type": "application/json"})
+    eventually(lambda: not fake.live and bool(fake.ended), 10)
+    data = connection.getresponse().read()
+    connection.close()
+    assert data.count(b"x" * 2000) == 200 and data.endswith(b"data: [DONE]\n\n")
 
 
 def test_draining_is_told_at_once(serve: Any) -> None:

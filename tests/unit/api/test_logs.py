@@ -25,8 +25,9 @@ def test_threat_15_keys_are_cut_out() -> None:
 @pytest.mark.parametrize("messages", [False, True])
 def test_threat_15_an_unexpected_error_shows_its_place_and_no_text(messages: bool) -> None:
     formatter = SafeFormatter("%(levelname)s %(message)s", messages=messages)
+    text = "a prompt\nof somebody"
     try:
-        raise KeyError("a prompt\nof somebody")
+        raise KeyError(text)
     except KeyError:
         record = logging.LogRecord("n", logging.ERROR, __file__, 1, "request %s failed", ("r\n1",), sys.exc_info())
     text = formatter.format(record)
