@@ -76,6 +76,9 @@ class SchedulerConfig:
     )
     max_queued_requests: int = setting(0, "waiting requests before 429; 0: 4 x max_num_seqs", low=0, high=1 << 20)
     max_queued_tokens: int = setting(0, "waiting prompt tokens before 429; 0: 64 x max_model_len", low=0, high=1 << 40)
+    max_queue_wait_s: float = setting(
+        0.0, "predicted seconds in the queue before 429; 0: no bound but a request's own deadline", low=0.0, high=86400
+    )
     scheduling_policy: str = setting("fcfs", "order of the queue", choices=("fcfs", "priority", "shortest", "fair"))
 
 
@@ -108,6 +111,15 @@ class ApiConfig:
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0: any free one", low=0, high=65535)
+    api_key_file: str = setting("", "TOML file of the API keys that are accepted (`sixfold key new`); default: no keys")
+    insecure_no_auth: bool = setting(
+        False, "listen beyond this machine without API keys: whoever reaches it may use it"
+    )
+    metrics_access: str = setting(
+        "admin", "who may read /metrics where there are keys", choices=("admin", "user", "open")
+    )
+    tls_cert: str = setting("", "PEM file of the certificate and its chain: serve https")
+    tls_key: str = setting("", "PEM file of the certificate's private key")
     api_server_count: int = setting(1, "API processes that share the port", low=1, high=64)
     unknown_fields: str = setting(
         "refuse", "unknown request fields: a 400, or named in a response header", choices=("refuse", "ignore")
@@ -127,6 +139,15 @@ class ApiConfig:
         1 << 30, "stored responses together; the least recently used go first", low=1 << 20, high=1 << 44
     )
     response_store_ttl_s: float = setting(30 * 86400.0, "seconds that a response is stored", low=1.0, high=1e10)
+    stream_unread_bytes: int = setting(
+        4 << 20, "bytes of a stream that its client has not read: beyond it, it is cut off", low=1024, high=1 << 30
+    )
+    stream_unread_s: float = setting(
+        60.0, "seconds that a client may lag behind its stream, then it is cut off", low=0.05, high=86400
+    )
+    drain_timeout_s: float = setting(
+        30.0, "seconds after SIGTERM in which requests in flight may end; 0: none", low=0.0, high=86400
+    )
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
 
 

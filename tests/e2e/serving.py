@@ -59,7 +59,7 @@ class Server:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._announced.wait(START_S)
-        found = re.search(r"http://127\.0\.0\.1:\d+", self.output)
+        found = re.search(r"https?://127\.0\.0\.1:\d+", self.output)
         if found is None:
             self.stop(signal.SIGKILL)
             raise AssertionError(f"the server did not start:\n{self.output}")
@@ -67,13 +67,13 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop(signal.SIGTERM)
+        self.stop(signal.SIGINT)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.output += line
-            if "http://" in line:
+            if "://127.0.0.1" in line:
                 self._announced.set()
         self._announced.set()
 

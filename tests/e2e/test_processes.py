@@ -128,7 +128,7 @@ def test_a_taken_port_is_one_sentence() -> None:
 def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
     script = tmp_path / "slow.json"
     script.write_text('{"step_ms": 20}')
-    with Server("scripted", "--script", str(script)) as server:
+    with Server("scripted", "--script", str(script), "--drain-timeout-s", "0") as server:
         body = {"model": "scripted", "prompt": "x", "max_tokens": 1000, "stream": True}
         connection = server.connection(timeout=10)
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -26,5 +26,5 @@ async def abort(call: Call) -> None:
     request, ignored = await read_request(call, AbortRequest)
     if not 1 <= len(request.id) <= MAX_ID_CHARS:
         raise InvalidRequest(f"id must have 1 to {MAX_ID_CHARS} characters", param="id")
-    await call.context.open_requests.abort(request.id)
+    await call.context.open_requests.abort(request.id, None if call.caller.is_admin else call.tenant)
     await call.respond(200, msgspec.json.encode(Aborted(request.id)), headers=call.ignored_header(ignored))

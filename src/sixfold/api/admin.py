@@ -54,7 +54,7 @@ async def home(call: Call) -> None:
     """`GET /`: a few words for people who open the address in a browser."""
     client = call.context.client
     host = call.header(b"host") or b""
-    url = "http://" + (host.decode("ascii") if _HOST.fullmatch(host) else "localhost:8000")
+    url = call.scope["scheme"] + "://" + (host.decode("ascii") if _HOST.fullmatch(host) else "localhost:8000")
     text = (
         f"Sixfold {__version__} serves {client.model_name} with an API like OpenAI's.\n\n"
         "  /v1/models      the served model\n"

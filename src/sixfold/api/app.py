@@ -3,7 +3,7 @@
 Order of what a call goes through:
 
     guard.py        connection cap, header deadline and size          (below ASGI)
-    App             Host allow-list, route, method
+    App             Host allow-list, API key, route, method, scope of the key
     context.py      readiness, admission permit
     call.py         content type, body size and deadline
     decoding.py     nesting depth, JSON, types, unknown fields
@@ -41,7 +41,7 @@ from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
 from sixfold.observability.metrics import ApiMetrics
 
-__all__ = ["ROUTES", "App", "allowed_hosts", "build_app"]
+__all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,9 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/openapi.json", openapi),
 )
 
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
+"""What answers without a key, where there are keys: probes, which say nothing about what is served."""
+
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
@@ -88,6 +91,9 @@ class App:
     def __init__(self, context: ApiContext) -> None:
         self.context = context
         self._hosts = allowed_hosts(context.config)
+        access = context.config.metrics_access
+        self._open_paths = OPEN_PATHS | {"/metrics"} if access == "open" else OPEN_PATHS
+        self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
         routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
 
@@ -99,6 +105,7 @@ class App:
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
+            self._check_key(call)
             await self._router(scope, receive, send)
         except ClientGone:
             call.fault = "client_gone"
@@ -110,6 +117,7 @@ class App:
             logger.exception("request %s failed", call.request_id)
             await self._fail(call, error)
         finally:
+            call.close()
             call.log_end()
 
     def _check_host(self, call: Call) -> None:
@@ -120,6 +128,17 @@ class App:
         if name in self._hosts.names or (self._hosts.any_address and _is_address(name)):
             return
         raise NotAllowed("this Host is not allowed; see --allowed-hosts", code="host_not_allowed")
+
+    def _check_key(self, call: Call) -> None:
+        """Default deny: what is not listed as open needs a key, whether it exists or not. The router looks at the very
+        same path, so there is no spelling that it takes and this does not see."""
+        keys = self.context.keys
+        path = call.scope["path"]
+        if keys is None or path in self._open_paths:
+            return
+        call.caller = keys.caller(call.scope["headers"])
+        if path in self._admin_paths and not call.caller.is_admin:
+            raise NotAllowed("this path needs a key of scope admin", code="admin_only")
 
     async def _fail(self, call: Call, error: Exception) -> None:
         if call.started:

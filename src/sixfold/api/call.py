@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
-from sixfold.api.generation import TotalUsage
+from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from sixfold.api.generation import TotalUsage
 
 __all__ = ["Call", "Connection"]
 
 LINGER_S = 2.0
+RETRY_SPREAD = 0.25
+BYTES_PER_TOKEN = 4
+"""Of a body, roughly: for what must be known before a prompt is rendered and tokenized."""
+
 LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -44,6 +53,10 @@ class Connection(Protocol):
         """Write one chunk; False, and nothing is written, while the client does not read."""
         ...
 
+    def cut(self) -> None:
+        """Reset the connection: `wait_gone` returns."""
+        ...
+
 
 class Counted(Protocol):
     """What answers a call, for the log."""
@@ -55,6 +68,7 @@ class Call:
     """See the module's docstring. Lives as long as its handler runs.
 
     Attributes:
+        caller: whose call it is, once its key was seen.
         connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
@@ -66,9 +80,12 @@ class Call:
 
     __slots__ = (
         "_body_left",
+        "_counts",
+        "_n_reserved",
         "_send",
         "arrival_s",
         "body_bytes",
+        "caller",
         "connection",
         "context",
         "counted",
@@ -86,6 +103,11 @@ class Call:
         self.scope = scope
         self.receive = receive
         self._send = send
+        self.caller = ANYBODY
+        self._counts = False
+        """Whether it counts as one of its key's running calls."""
+        self._n_reserved = 0
+        """Tokens taken from its key's allowance for which nothing has been computed yet."""
         self.connection: Connection = scope["sixfold.connection"]
         self.shape = shape_of(scope["path"])
         label = self.header(b"x-request-id")
@@ -112,8 +134,54 @@ class Call:
 
     @property
     def tenant(self) -> str:
-        """Whose call it is: what is stored for one is not there for another. Without keys there is one tenant."""
-        return ""
+        """What is stored for one is not there for another. Without keys there is one tenant."""
+        return self.caller.tenant
+
+    # admission
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Hold the admission permit, and from then on count as one of the key's running calls.
+
+        Raises:
+            EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
+        """
+        with self.context.admitted():
+            if self.caller.allowance is not None:
+                self.caller.allowance.begin()
+                self._counts = True
+            yield
+
+    def reserve(self, n_choices: int, deadline_s: float | None = None) -> None:
+        """Ask for room, before the prompt is rendered and tokenized: its length is estimated from the body's.
+
+        Args:
+            deadline_s: CLOCK_MONOTONIC, None for none.
+
+        Raises:
+            InvalidRequest: more choices than the engine ever holds.
+            Overloaded: the queue is full or too slow for the deadline, or the key has used its tokens.
+        """
+        n_tokens = self.body_bytes // BYTES_PER_TOKEN
+        self.context.check_room(n_choices, n_tokens)
+        self.context.check_wait(deadline_s)
+        if self.caller.allowance is not None:
+            self.caller.allowance.check_tokens(n_tokens)
+            self.caller.allowance.take_tokens(n_tokens)
+            self._n_reserved = n_tokens
+
+    def use_tokens(self, n_tokens: int) -> None:
+        """So many were computed, of the prompt or of the answer: what was reserved counts first."""
+        if self.caller.allowance is not None:
+            covered = min(n_tokens, self._n_reserved)
+            self._n_reserved -= covered
+            self.caller.allowance.take_tokens(n_tokens - covered)
+
+    def close(self) -> None:
+        """The call is over: give back what it did not use. Call once."""
+        if self._counts and self.caller.allowance is not None:
+            self.caller.allowance.end()
+            self.caller.allowance.take_tokens(-self._n_reserved)
 
     # request
 
@@ -219,7 +287,14 @@ class Call:
     async def fail(self, error: BaseException) -> None:
         """Send the error's response."""
         answer = render_error(error, self.request_id, self.shape)
-        headers = [(b"retry-after", b"%d" % answer.retry_after_s)] if answer.retry_after_s is not None else []
+        headers = []
+        if answer.wait_s is not None and answer.retry_after_s is not None:
+            # Spread, so that those who were refused together do not come back together.
+            wait_ms = max(1, round(answer.wait_s * 1000 * random.uniform(1 - RETRY_SPREAD, 1 + RETRY_SPREAD)))
+            headers.append((b"retry-after", b"%d" % answer.retry_after_s))
+            headers.append((b"retry-after-ms", b"%d" % wait_ms))
+        if answer.status == 401:
+            headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
         self.context.metrics.count_refusal(answer.status)
         self.log_fault(error)
         await self.respond(answer.status, answer.body, headers=headers)

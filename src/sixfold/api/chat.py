@@ -37,7 +37,7 @@ __all__ = ["create_chat_completion"]
 async def create_chat_completion(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, ChatRequest)
         limits = _limits(request)
         params = sampling_params(request, limits, context.client.sampling_defaults)
@@ -46,7 +46,7 @@ async def create_chat_completion(call: Call) -> None:
         truncation = Truncation.of(request, max_model_len=context.client.max_model_len, max_tokens=limits.max_tokens)
         conversation = await by_size(call, _conversation, request)
         context.check_model(request.model)
-        context.check_room(params.n)
+        call.reserve(params.n, deadline)
         template_for(context, conversation)
         conversation = replace(conversation, grammar=await request_grammar(context, request))
         prepared = await prepare(context, conversation)
@@ -59,7 +59,7 @@ async def create_chat_completion(call: Call) -> None:
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         facts = AnswerFacts.of("chatcmpl-", context, request, params, prepared.shown_ids)
         answer = ChatAnswer(**vars(facts), prompt=prompt)
-        await generation.start(call.request_id, answer.id)
+        await generation.start(call, answer.id)
     headers = call.ignored_header(ignored)
     parting = None if prepared.plain else Parting(prepared, params.n)
     reasoning = request.include_reasoning is not False

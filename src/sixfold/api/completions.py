@@ -41,7 +41,7 @@ json = msgspec.json.encode
 async def create_completion(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, CompletionRequest)
         limits = _limits(request)
         params = sampling_params(request, limits, context.client.sampling_defaults)
@@ -53,7 +53,7 @@ async def create_completion(call: Call) -> None:
         if n_choices > MAX_PROMPTS:
             raise InvalidRequest(f"prompts times n is {n_choices}; at most {MAX_PROMPTS} are allowed", param="prompt")
         context.check_model(request.model)
-        context.check_room(n_choices)
+        call.reserve(n_choices, deadline)
         grammar = await request_grammar(context, request)
         add_bos = request.add_special_tokens is not False
         prompts = ids or await _tokenize(context, texts, add_bos=add_bos, any_length=truncation is not None)
@@ -64,7 +64,7 @@ async def create_completion(call: Call) -> None:
         requests = execution_requests(context, request, params, limits, prompts, deadline_s=deadline, grammar=grammar)
         generation = Generation(context, requests, text_options(params))
         answer = _answer(context, request, params, texts, prompts)
-        await generation.start(call.request_id, answer.id)
+        await generation.start(call, answer.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         running_usage = generation.usage if wants_running_usage(request) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
+from sixfold.api.keys import KeyRing, load_keys
 from sixfold.api.open_requests import OpenRequests
 from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
@@ -82,6 +84,10 @@ class ApiContext:
         open_requests: the same by name.
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
+        keys: who may call; None: everybody.
+
+    Raises:
+        ConfigError: the key file cannot be used.
     """
 
     def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
@@ -97,6 +103,9 @@ class ApiContext:
         self._preparing = 0
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
+        self.keys: KeyRing | None = None
+        if config.api_key_file:
+            self.keys = KeyRing(load_keys(config.api_key_file), n_processes=config.api_server_count)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
@@ -140,10 +149,16 @@ class ApiContext:
             what = "being restarted" if self.client.restarting else "starting"
             raise NotReady(f"the engine is {what}", retry_after_s=1.0)
 
-    def check_room(self, n_choices: int) -> None:
-        """Raises:
-        InvalidRequest: more choices than the engine ever holds.
-        Overloaded: with what this process alone has in flight already, they are too many for now.
+    def check_room(self, n_choices: int, n_tokens: int = 0) -> None:
+        """What the engine would refuse is refused here before it costs anything. The engine says a few times a second
+        what it holds; in between, this process counts its own.
+
+        Args:
+            n_tokens: of the prompts, as far as is known.
+
+        Raises:
+            InvalidRequest: more choices than the engine ever holds.
+            Overloaded: with what is in flight already, they are too many for now.
         """
         limit = self.client.max_outstanding
         if n_choices > limit:
@@ -151,10 +166,43 @@ class ApiContext:
                 f"{n_choices} choices (prompts x n) are more than the {limit} that this server runs and queues",
                 param="n",
             )
-        if self.in_flight + n_choices > limit:
+        stats = self.client.stats
+        n_open = self.in_flight + self.client.n_open_elsewhere
+        if n_open + n_choices > limit:
             raise Overloaded(
-                f"{self.in_flight} of at most {limit} choices are in flight", code="queue_full", retry_after_s=1.0
+                f"{n_open} of at most {limit} choices are in flight", code="queue_full", retry_after_s=self.retry_s
             )
+        if stats.queued_tokens and stats.queued_tokens + n_tokens > self.client.max_queued_tokens:
+            raise Overloaded(
+                f"the queue is full: at most {self.client.max_queued_tokens} prompt tokens wait",
+                code="queue_full",
+                retry_after_s=self.retry_s,
+            )
+
+    def check_wait(self, deadline_s: float | None) -> None:
+        """Raises: Overloaded: the queue is so long that the request would miss its deadline (CLOCK_MONOTONIC), or wait
+        longer than this server lets any wait. Trying again, here or elsewhere, may succeed: hence no 504."""
+        wait_s = self.client.stats.queue_wait_s
+        if not wait_s:
+            return
+        if deadline_s is not None and time.monotonic() + wait_s > deadline_s:
+            raise Overloaded(
+                f"the queue is about {wait_s:.1f} s long, which is more than the request's deadline leaves",
+                code="deadline_unreachable",
+                retry_after_s=self.retry_s,
+            )
+        longest = self.client.max_queue_wait_s
+        if longest and wait_s > longest:
+            raise Overloaded(
+                f"the queue is about {wait_s:.1f} s long; at most {longest:g} s are allowed",
+                code="queue_too_slow",
+                retry_after_s=self.retry_s,
+            )
+
+    @property
+    def retry_s(self) -> float:
+        """When a place in the queue will be free, as the engine measures it."""
+        return min(max(self.client.stats.place_s, 1.0), 30.0)
 
     def check_scored(self, n_entries: int) -> None:
         """Raises: Overloaded: with those in flight, so many take too much memory for now."""

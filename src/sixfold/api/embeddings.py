@@ -43,7 +43,7 @@ WAVE = 64
 async def create_embedding(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, EmbeddingRequest)
         check_service(request.priority, request.cache_salt)
         encoding = _one_of("encoding_format", request.encoding_format, "float", "base64")
@@ -55,7 +55,7 @@ async def create_embedding(call: Call) -> None:
         context.check_model(request.model)
         size = context.client.embedding_size
         _check_size(max(len(texts), len(ids)), request.dimensions, size)
-        context.check_room(1)
+        call.reserve(1)
         prompts = ids or await _tokenize(context, texts, any_length=truncation is not None)
         if truncation is not None:
             prompts = [truncation.apply(prompt, context.client.tokenizer) for prompt in prompts]
@@ -165,7 +165,7 @@ class _Waves:
         wave, self._waiting = self._waiting[:n], self._waiting[n:]
         self._pooled = [b""] * len(wave)
         self._generation = Generation(context, wave, TextOptions())
-        await self._generation.start(self._call.request_id)
+        await self._generation.start(self._call)
 
     async def run(self) -> bytes:
         """The entries of `data`, joined by commas.

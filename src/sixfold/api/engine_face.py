@@ -70,6 +70,21 @@ class EngineFace(Protocol):
         ...
 
     @property
+    def n_open_elsewhere(self) -> int:
+        """Choices that other API processes had in the engine when it told last; 0 without others."""
+        ...
+
+    @property
+    def max_queued_tokens(self) -> int:
+        """Prompt tokens that wait at most."""
+        ...
+
+    @property
+    def max_queue_wait_s(self) -> float:
+        """A queue that is predicted to take longer takes nothing; 0: there is no such bound."""
+        ...
+
+    @property
     def scripted(self) -> bool:
         """Requests may say which tokens come out (field `script`)."""
         ...

@@ -86,7 +86,13 @@ class HttpError(NamedTuple):
     status: int
     body: bytes
     """The JSON document."""
-    retry_after_s: int | None
+    wait_s: float | None
+    """After which trying again makes sense, where it does."""
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """For `Retry-After`, which knows no fractions."""
+        return None if self.wait_s is None else max(1, math.ceil(self.wait_s))
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -180,4 +186,4 @@ def render_error(error: BaseException, request_id: str, shape: ErrorShape = OPEN
     if wait_s is None and status in (429, 503):
         wait_s = 1.0
     document = shape.document(status, body, request_id)
-    return HttpError(status, document, None if wait_s is None else max(1, math.ceil(wait_s)))
+    return HttpError(status, document, wait_s)

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
+from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
@@ -65,6 +67,8 @@ class Generation:
         self._error: Exception | None = None
         self._closed = False
         self._names: tuple[str, ...] = ()
+        self._call: Call | None = None
+        """Whose it is, once it was started."""
         self._n_choices = len(requests) * requests[0].n
         self.n_scored = sum(
             len(request.prompt_token_ids) * (request.prompt_logprobs + 1) * request.n
@@ -91,11 +95,11 @@ class Generation:
         ]
         self._timing = context.metrics.begin(requests[0].arrival_s)
 
-    async def start(self, *names: str) -> None:
-        """Hand everything to the engine; all or nothing.
+    async def start(self, call: Call, *ids: str) -> None:
+        """Hand everything to the engine, in the name of the call's caller; all or nothing.
 
         Args:
-            names: under which another call can end it: the call's label, the answer's id.
+            ids: of the answer: by them, and by the call's label, another call can end it.
 
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
@@ -106,11 +110,11 @@ class Generation:
         self._context.in_flight += self._n_choices
         self._context.scored += self.n_scored
         self._context.generations.add(self)
-        self._names = names
-        self._context.open_requests.enter(names, self)
+        self._call, self._names = call, (call.request_id, *ids)
+        self._context.open_requests.enter(self._names, self, call.tenant)
         try:
             for request in self._requests:
-                handle = await self._context.client.submit(request)
+                handle = await self._context.client.submit(_owned(request, call.caller))
                 self._handles.append(handle)
                 if self._error is not None:  # closed meanwhile
                     handle.abort()
@@ -118,7 +122,9 @@ class Generation:
         except BaseException:
             self.close()
             raise
-        self._timing.accepted(sum(len(request.prompt_token_ids) for request in self._requests))
+        n_prompt = sum(len(request.prompt_token_ids) for request in self._requests)
+        call.use_tokens(n_prompt)
+        self._timing.accepted(n_prompt)
 
     async def run(self, take: Callable[[list[ChoiceDelta]], None]) -> None:
         """Hand what comes with each step to `take`, choices numbered through the call; return after the last end.
@@ -152,7 +158,9 @@ class Generation:
         self._context.in_flight -= self._n_choices
         self._context.scored -= self.n_scored
         self._context.generations.discard(self)
-        self._context.open_requests.leave(self._names, self)
+        if self._call is not None:
+            self._context.open_requests.leave(self._names, self, self._call.tenant)
+            self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self._reasons())
 
     def usage(self) -> TotalUsage:
@@ -207,6 +215,14 @@ class Generation:
         if fault is not None:
             raise fault
         return ended
+
+
+def _owned(request: GenerateRequest, caller: Caller) -> GenerateRequest:
+    """The request as its caller's: its share of the engine, and its cached blocks, are his tenant's."""
+    if not caller.tenant:
+        return request
+    salt = caller.salted(request.cache_salt)
+    return msgspec.structs.replace(request, tenant=caller.tenant, tenant_weight=caller.weight, cache_salt=salt)
 
 
 _FAULTS = frozenset({"error", "timeout", "abort"})

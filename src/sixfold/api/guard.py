@@ -208,7 +208,8 @@ class _Guarded(HttpToolsProtocol):
         if status == 503:
             self.transport.close()
         else:
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half of a connection to close
+                self.transport.write_eof()
             self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     # timers
@@ -247,6 +248,10 @@ class _Guarded(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def cut(self) -> None:
+        """Reset the connection: whoever answers on it sees a client that is gone."""
+        self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()

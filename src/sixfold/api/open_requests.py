@@ -27,32 +27,36 @@ class OpenRequests:
     """See the module's docstring. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, list[Closable]] = {}
+        self._by_name: dict[str, list[tuple[str, Closable]]] = {}
+        """Name -> (tenant, request)."""
 
     def __len__(self) -> int:
         """Names that something in flight has."""
         return len(self._by_name)
 
-    def enter(self, names: Iterable[str], request: Closable) -> None:
+    def enter(self, names: Iterable[str], request: Closable, tenant: str = "") -> None:
         for name in names:
-            self._by_name.setdefault(name, []).append(request)
+            self._by_name.setdefault(name, []).append((tenant, request))
 
-    def leave(self, names: Iterable[str], request: Closable) -> None:
+    def leave(self, names: Iterable[str], request: Closable, tenant: str = "") -> None:
         """The request has ended."""
         for name in names:
             found = self._by_name[name]
-            found.remove(request)
+            found.remove((tenant, request))
             if not found:
                 del self._by_name[name]
 
-    async def abort(self, name: str) -> None:
+    async def abort(self, name: str, tenant: str | None = "") -> None:
         """End the request of this name: its caller gets `RequestAborted`, and the engine frees what it held.
+
+        Args:
+            tenant: whose requests are looked at; None: everybody's.
 
         Raises:
             RequestNotFound: nothing in flight has the name.
             InvalidRequest: several requests have it (`ambiguous_id`); none was ended.
         """
-        found = self._by_name.get(name, [])
+        found = [request for owner, request in self._by_name.get(name, ()) if tenant in (None, owner)]
         if not found:
             raise RequestNotFound("no request in flight has this id", param="id")
         if len(found) > 1:

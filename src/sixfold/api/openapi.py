@@ -38,9 +38,9 @@ from sixfold.api.tokenize import DetokenizeResponse, TokenizeResponse
 
 __all__ = ["OPERATIONS", "Operation", "document", "openapi", "statuses"]
 
-ALWAYS = (400, 403, 405, 408, 431, 500, 503)
-"""What any path may answer: broken HTTP, a `Host` or a method that is not allowed, slow or large headers, faults, too
-many connections."""
+ALWAYS = (400, 401, 403, 405, 408, 431, 500, 503)
+"""What any path may answer: broken HTTP, no valid key, a `Host` or a method that is not allowed, slow or large headers,
+faults, too many connections."""
 
 POST_ERRORS = (404, 413, 415, 429)
 """Of whatever takes a body and a permit."""

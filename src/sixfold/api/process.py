@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 
+from sixfold.api.logs import SafeFormatter
 from sixfold.engine.client import EngineClient
 from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
@@ -53,6 +54,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
 
     def started(server: ApiServer) -> None:
         loop.add_signal_handler(signal.SIGTERM, server.stop)
+        loop.add_signal_handler(signal.SIGUSR1, server.drain, run.config.api.drain_timeout_s)
 
     http = socket.socket(fileno=listen_fd)
     host, port = http.getsockname()[:2]
@@ -87,9 +89,11 @@ def set_up_logging(level: str, index: int) -> None:
         index: this process's number.
     """
     own = logging.getLevelNamesMapping()[level.upper()]
-    logging.basicConfig(
-        level=max(own, logging.WARNING), format=f"%(asctime)s %(levelname)s api {index} %(name)s: %(message)s"
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        SafeFormatter(f"%(asctime)s %(levelname)s api {index} %(name)s: %(message)s", messages=own <= logging.DEBUG)
     )
+    logging.basicConfig(level=max(own, logging.WARNING), handlers=[handler])
     logging.getLogger("sixfold").setLevel(own)
 
 

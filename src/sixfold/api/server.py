@@ -80,6 +80,8 @@ class ApiServer:
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
+                ssl_certfile=config.tls_cert or None,
+                ssl_keyfile=config.tls_key or None,
             )
         )
         self._drainer: asyncio.Task[None] | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
 from typing import Protocol
 
 import msgspec
@@ -82,13 +82,12 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
         if opening := renderer.opening():
             await call.write(opening)
         last = await _generate(call, generation, renderer, outlet)
-        for piece in outlet.rest():
-            await call.write(piece)
+        await outlet.drain(call)
         if gone.done():
             raise ClientGone
         await call.end_stream(last)
     except ClientGone:
-        call.fault = "client_gone"
+        call.fault = call.fault or "client_gone"
     finally:
         generation.close()
         gone.cancel()
@@ -121,7 +120,7 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
 
 class _Outlet:
     """Where events leave: at once while the client reads. What it does not take is kept, and follows in pieces as it
-    reads on: at most the rest of the answer, and the connection's guard cuts off a client that takes nothing.
+    reads on. The engine waits for nobody; a client that lags too far behind, in bytes or in time, is cut off.
 
     Writes a comment whenever a whole interval went by without an event.
     """
@@ -131,6 +130,11 @@ class _Outlet:
         self._connection = call.connection
         self._interval_s = call.context.config.stream_keep_alive_s
         self._kept = bytearray()
+        self._lags_since_s = 0.0
+        """Since when something is kept, without a break."""
+        self._call = call
+        self._max_bytes = call.context.config.stream_unread_bytes
+        self._max_lag_s = call.context.config.stream_unread_s
         self._wrote = False
 
     def open(self) -> None:
@@ -143,12 +147,38 @@ class _Outlet:
         if frames:
             self._wrote = True
             if self._kept or not self._connection.write_chunk(frames):
-                self._kept += frames
+                self._keep(frames)
 
-    def rest(self) -> Iterator[bytes]:
-        """What is still kept, for whoever can wait."""
-        for start in range(0, len(self._kept), PIECE_BYTES):
-            yield bytes(self._kept[start : start + PIECE_BYTES])
+    async def drain(self, call: Call) -> None:
+        """Write what is still kept.
+
+        Raises:
+            ClientGone: its time was over.
+        """
+        if not self._kept:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(loop.time() + self._lags_since_s + self._max_lag_s - time.monotonic()):
+                for start in range(0, len(self._kept), PIECE_BYTES):
+                    await call.write(bytes(self._kept[start : start + PIECE_BYTES]))
+        except TimeoutError:
+            self._cut()
+            raise ClientGone from None
+
+    def _keep(self, frames: bytes) -> None:
+        now_s = time.monotonic()
+        if not self._kept:
+            self._lags_since_s = now_s
+        self._kept += frames
+        if len(self._kept) > self._max_bytes or now_s - self._lags_since_s > self._max_lag_s:
+            self._kept.clear()
+            self._cut()
+
+    def _cut(self) -> None:
+        self._call.fault = "slow_reader"
+        self._call.context.metrics.streams_cut += 1
+        self._connection.cut()
 
     def close(self) -> None:
         """Write nothing any more."""

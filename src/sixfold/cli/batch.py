@@ -106,8 +106,9 @@ def batch(
 
 
 def _config(model: str | None, config_file: Path | None, flags: dict[str, Any]) -> Config:
-    """A server's, on a free port of this machine."""
-    config = resolve({"model": model, **flags, "host": "127.0.0.1", "port": 0}, config_file).config
+    """A server's, on a free port of this machine, for this command alone."""
+    own = {"host": "127.0.0.1", "port": 0, "api_key_file": "", "tls_cert": "", "tls_key": "", "drain_timeout_s": 0.0}
+    config = resolve({"model": model, **flags, **own}, config_file).config
     prepare(config)
     return config
 

@@ -25,6 +25,7 @@ from sixfold.cli.batch import batch
 from sixfold.cli.bench import bench
 from sixfold.cli.chat import chat, run
 from sixfold.cli.doctor import doctor
+from sixfold.cli.key import key
 from sixfold.cli.models import list_command, pull, rm
 from sixfold.cli.serve import serve
 from sixfold.cli.show import show
@@ -71,7 +72,7 @@ def cli(traceback: bool) -> None:
     """
 
 
-for _command in (serve, chat, run, batch, pull, list_command, show, rm, bench, doctor):
+for _command in (serve, chat, run, batch, pull, list_command, show, rm, key, bench, doctor):
     cli.add_command(_command)
 
 if _on_interrupt is signal.default_int_handler:

@@ -9,7 +9,7 @@ import click
 
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
-from sixfold.cli.standard_streams import discard_missing_output
+from sixfold.cli.standard_streams import complain, discard_missing_output
 
 __all__ = ["serve"]
 
@@ -25,6 +25,10 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     """
     discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config
+    from sixfold.api.exposure import check_exposure
+
+    for caution in check_exposure(config.api):
+        complain(f"sixfold: {caution}")
     prepare(config)
     from sixfold.engine.supervisor import serve as supervise
 

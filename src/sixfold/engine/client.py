@@ -153,6 +153,11 @@ class EngineClient:
         self.sampling_defaults = text.sampling_defaults
         self.max_outstanding = config.scheduler.max_queued_requests + config.scheduler.max_num_seqs
         """Choices that the engine holds at most, running and waiting together."""
+        self.max_queued_tokens = config.scheduler.max_queued_tokens
+        self.max_queue_wait_s = config.scheduler.max_queue_wait_s
+        self._is_alone = config.api.api_server_count == 1
+        self.n_open_elsewhere = 0
+        """Choices of other API processes in the engine, at its last word."""
         self.scripted = config.executor.executor == "scripted"
         self._executor = self.build = config.executor.executor
         """Backend and instruction set: with model and version it tells when equal requests give equal tokens."""
@@ -310,6 +315,9 @@ class EngineClient:
         message = codecs.decode_control(received.body)
         if isinstance(message, EngineStats):
             self.stats = message
+            if not self._is_alone:
+                n_own = sum(len(handle._open) for handle in self._handles.values())
+                self.n_open_elsewhere = max(0, message.running + message.waiting - n_own)
         elif isinstance(message, Admitted):
             handle = self._handles.get(message.uid)
             if handle is not None:

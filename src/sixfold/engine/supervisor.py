@@ -3,7 +3,8 @@
 It owns the listening sockets and the run directory. A child that dies is started again, each by itself: the others
 find the new one at the same socket (docs/reliability.md). One that dies before the server was ever ready, or again
 and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
-supervisor: the first one stops everything within two seconds, the second one kills.
+supervisor: the first one stops everything within two seconds, the second one kills. SIGTERM drains
+before that: what is in flight may finish.
 """
 
 from __future__ import annotations
@@ -156,7 +157,10 @@ class _Supervisor:
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
-            return self._watch()
+            status = self._watch()
+            if status == EXIT_OK and self._signals and self._signals[0] == signal.SIGTERM:
+                self._drain()
+            return status
         finally:
             self._stop()
 
@@ -316,7 +320,23 @@ class _Supervisor:
 
     def _url(self) -> str:
         host, port = self._http.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self._config.api.tls_cert else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    def _drain(self) -> None:
+        """SIGTERM asks for an orderly end: new work is refused, what is in flight may finish. Over when all API
+        processes have ended, at the latest with their time; cut short by another signal or any other death."""
+        apis = [child for child in self._children.values() if child.role.startswith("api")]
+        for child in apis:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGUSR1)
+        end_s = time.monotonic() + self._config.api.drain_timeout_s + STOP_S
+        signals = len(self._signals)
+        while any(child.process.poll() is None for child in apis):
+            others_live = all(child.process.poll() is None for child in self._children.values() if child not in apis)
+            if not others_live or len(self._signals) > signals or time.monotonic() > end_s:
+                return
+            time.sleep(0.02)
 
     def _stop(self) -> None:
         """End the children: API processes first, so that they can tell their clients; then each before the one that

@@ -80,5 +80,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     """Rows that were computed and dropped, because their request had ended."""
     mixed_steps: int = 0
     """Steps that held prefill and decode rows together."""
+    queued_tokens: int = 0
+    """Prompt tokens of requests of which no choice has started."""
+    queue_wait_s: float = 0.0
+    """What a request that comes now will wait, as far as can be predicted; 0 also where nothing was measured yet."""
+    place_s: float = 0.0
+    """Between two places in the queue that become free; 0 where nothing was measured yet."""
     finished: dict[str, int] = {}
     """Finish reason -> choices."""

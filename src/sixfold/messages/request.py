@@ -81,6 +81,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     cache_salt: str = ""
     """Requests share cached blocks only when their salts are equal."""
     tenant: str = ""
+    """Whose request it is, for the policy `fair`."""
+    tenant_weight: int = 1
+    """The tenant's share of the engine, relative to others'."""
     script: tuple[int, ...] = ()
     """Scripted executor only: the tokens that it shall produce."""
 

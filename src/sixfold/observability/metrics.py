@@ -38,6 +38,8 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "num_requests_running": ("choices that hold a slot of the worker", lambda s: s.running),
     "num_requests_waiting": ("choices in the queue", lambda s: s.waiting),
+    "queued_prompt_tokens": ("prompt tokens of requests of which no choice has started", lambda s: s.queued_tokens),
+    "queue_wait_seconds": ("predicted wait of a request that comes now", lambda s: s.queue_wait_s),
     "kv_cache_usage_ratio": (
         "part of the KV blocks that requests hold",
         lambda s: (s.blocks_total - s.blocks_free - s.blocks_cached) / s.blocks_total if s.blocks_total else 0.0,
@@ -139,6 +141,7 @@ class ApiMetrics:
         self.inter_token = self.histograms["inter_token_latency_seconds"]
         self.finished: dict[str, int] = {}
         self.refused: dict[int, int] = {}
+        self.streams_cut = 0
         self._model_name = model_name
         self._api_server = str(api_server)
         self._stats = stats
@@ -215,6 +218,9 @@ class ApiMetrics:
         for status, count in sorted(self.refused.items()):
             refused.add_metric([*values, str(status)], count)
         yield refused
+        cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
+        cut.add_metric(values, self.streams_cut)
+        yield cut
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
             buckets, total = self.histograms[name].buckets()

@@ -19,9 +19,12 @@ class FinishPace:
 
     _WEIGHT = 0.1
     """Of the newest interval: about the last ten count."""
+    _MEASURED_MIN = 20
+    """Intervals until the value before the first one has faded."""
 
     def __init__(self) -> None:
         self._interval_s = 1.0
+        self._n_measured = 0
         self._last_s: float | None = None
 
     def record(self, now_s: float, n_finished: int, *, is_busy: bool) -> None:
@@ -29,8 +32,13 @@ class FinishPace:
         if n_finished and self._last_s is not None:
             interval_s = max(now_s - self._last_s, 0.0) / n_finished
             self._interval_s += self._WEIGHT * (interval_s - self._interval_s)
+            self._n_measured += 1
         if n_finished or not is_busy:
             self._last_s = now_s if is_busy else None
+
+    def place_s(self) -> float:
+        """Between two places that become free; 0 until enough was measured."""
+        return self._interval_s if self._n_measured >= self._MEASURED_MIN else 0.0
 
     def retry_after_s(self, n_places: int) -> float:
         """Until `n_places` more choices will have finished, within what clients honour."""

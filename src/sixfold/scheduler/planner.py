@@ -29,9 +29,9 @@ from typing import Any
 
 from sixfold.kv_cache import BlockTable, KVCacheManager, Prefix
 from sixfold.scheduler.plan import Plan, Row
-from sixfold.scheduler.queue import WaitingQueue
 from sixfold.scheduler.sequence import Key, Sequence, State
 from sixfold.scheduler.slots import SlotTable
+from sixfold.scheduler.waiting import WaitingQueue
 
 __all__ = ["Planner"]
 

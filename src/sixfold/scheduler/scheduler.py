@@ -41,7 +41,7 @@ from sixfold.scheduler.counters import Counters
 from sixfold.scheduler.deltas import end_after, fault, last_delta, token_delta
 from sixfold.scheduler.plan import Plan, Row
 from sixfold.scheduler.planner import Planner
-from sixfold.scheduler.queue import WaitingQueue, make_policy
+from sixfold.scheduler.queue import make_policy, make_queue
 from sixfold.scheduler.register import Register
 from sixfold.scheduler.sequence import Request, Sequence, State
 from sixfold.scheduler.slots import SlotTable
@@ -96,7 +96,7 @@ class Scheduler:
         self._policy = make_policy(config.scheduling_policy)
 
         self._register = Register()
-        self._queue = WaitingQueue()
+        self._queue = make_queue(self._policy)
         self._running: list[Sequence] = []
         """RUNNING, sorted by rank."""
         self._draining: set[Sequence] = set()
@@ -159,6 +159,9 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            queued_tokens=self._n_queued_tokens,
+            queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
+            place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
 

@@ -48,6 +48,7 @@ class Request:
 
     __slots__ = (
         "attempt",
+        "charge",
         "has_started",
         "is_aborted",
         "message",
@@ -65,6 +66,8 @@ class Request:
         self.attempt = message.attempt
         self.order = order
         """First part of the queue key, made by the policy: smaller runs earlier."""
+        self.charge = 0.0
+        """What the policy has charged its tenant."""
         self.urgency = urgency
         """Smaller is evicted later."""
         self.stop_ids = frozenset(message.sampling.stop_token_ids)

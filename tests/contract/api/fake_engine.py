@@ -165,6 +165,11 @@ class FakeEngine:
         self.embedding_size = EMBEDDING_SIZE
         self.sampling_defaults: dict[str, Any] = {}
         self.max_outstanding = 256
+        self.n_open_elsewhere = 0
+        self.max_queued_tokens = 1 << 20
+        self.max_queue_wait_s = 0.0
+        self.told: dict[str, Any] = {}
+        """Fields of `stats`."""
         self.scripted = True
         self.build = "scripted"
         self.ready = True
@@ -185,7 +190,8 @@ class FakeEngine:
 
     @property
     def stats(self) -> EngineStats:
-        return EngineStats(running=sum(handle.request.n for handle in self.live), blocks_total=80, blocks_free=80)
+        running = sum(handle.request.n for handle in self.live)
+        return EngineStats(**{"running": running, "blocks_total": 80, "blocks_free": 80, **self.told})
 
     async def submit(self, request: GenerateRequest) -> FakeHandle:
         if self.dead is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sixfold.messages import GenerateRequest, Sampling
-from sixfold.scheduler.queue import OVERTAKES_MAX, Policy, WaitingQueue, make_policy
+from sixfold.scheduler.queue import Policy, make_policy, make_queue
 from sixfold.scheduler.sequence import Request, Sequence
+from sixfold.scheduler.waiting import OVERTAKES_MAX
 
 
 class Line:
@@ -12,14 +13,14 @@ class Line:
 
     def __init__(self, policy: str) -> None:
         self.policy: Policy = make_policy(policy)
-        self.queue = WaitingQueue()
+        self.queue = make_queue(self.policy)
         self.serial = 0
 
     def arrive(self, name: str, *, n_prompt: int = 1, n: int = 1, **fields: object) -> Sequence:
         message = GenerateRequest(
             uid=self.serial,
             prompt_token_ids=[0] * n_prompt,
-            max_tokens=1,
+            max_tokens=0,
             n=n,
             sampling=Sampling(seed=0),
             cache_salt=name,
@@ -35,6 +36,7 @@ class Line:
         sequence = next(iter(self.queue))
         self.queue.admit(sequence)
         self.policy.admitted(sequence.request)
+        sequence.request.has_started = True
         return sequence.request.message.cache_salt
 
     def serve_all(self) -> str:
@@ -71,13 +73,34 @@ def test_fair_tenants_take_turns() -> None:
     assert line.serve_all() == "abcabcaa"
 
 
-def test_fair_counts_choices() -> None:
+def test_fair_counts_tokens() -> None:
     line = Line("fair")
-    line.arrive("a", tenant="a", n=4)
-    line.arrive("a", tenant="a", n=4)
+    line.arrive("a", tenant="a", n_prompt=4)
+    line.arrive("a", tenant="a", n_prompt=4)
     for _ in range(5):
         line.arrive("b", tenant="b")
     assert line.serve_all() == "abbbbab"
+
+
+def test_fair_follows_weights() -> None:
+    line = Line("fair")
+    for _ in range(8):
+        line.arrive("a", tenant="a", tenant_weight=3, n_prompt=3)
+        line.arrive("b", tenant="b", n_prompt=3)
+    assert line.serve_all()[:8] == "abaabaaa"
+
+
+def test_fair_corrects_the_charge_at_the_end() -> None:
+    line = Line("fair")
+    first = line.arrive("a", tenant="a").request
+    line.arrive("a", tenant="a")
+    line.arrive("b", tenant="b")
+    line.arrive("b", tenant="b")
+    line.arrive("b", tenant="b")
+    assert line.serve() == "a"
+    first.sequences.append(Sequence(first, 0, 0, [0] * 3, 2))  # it made two tokens
+    line.policy.leave(first)
+    assert line.serve_all() == "bbba"
 
 
 def test_fair_gives_no_credit_for_having_been_away() -> None:
@@ -90,12 +113,24 @@ def test_fair_gives_no_credit_for_having_been_away() -> None:
     assert line.serve_all() == "bababa"
 
 
+def test_fair_keeps_a_debt_while_others_are_here() -> None:
+    line = Line("fair")
+    for _ in range(3):
+        line.arrive("b", tenant="b")
+    big = line.arrive("a", tenant="a", n_prompt=9)
+    assert line.serve() + line.serve() == "ba"
+    big.request.sequences.append(big)
+    line.policy.leave(big.request)  # it goes, and comes back at once
+    line.arrive("a", tenant="a")
+    assert line.serve_all() == "bba"
+
+
 def test_fair_forgets_tenants_that_left() -> None:
     line = Line("fair")
     requests = [line.arrive("a", tenant=str(i)).request for i in range(5)]
     for request in requests:
         line.policy.leave(request)
-    assert not line.policy._ends and not line.policy._n_open  # type: ignore[attr-defined]
+    assert not line.policy._served and not line.policy._n_open  # type: ignore[attr-defined]
 
 
 def test_a_preempted_choice_returns_to_the_head() -> None:

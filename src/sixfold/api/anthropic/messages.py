@@ -37,7 +37,7 @@ class TokenCount(msgspec.Struct):
 async def create_message(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted(), in_callers_words():
+    with call.admitted(), in_callers_words():
         request, ignored = await read_request(call, MessagesRequest)
         limits = limits_of(request)
         conversation = await by_size(call, conversation_of, request)
@@ -45,7 +45,7 @@ async def create_message(call: Call) -> None:
         params = sampling_params(generic, limits, context.client.sampling_defaults)
         deadline = deadline_s(call, generic)
         context.check_model(request.model)
-        context.check_room(params.n)
+        call.reserve(params.n, deadline)
         template_for(context, conversation)
         conversation = replace(conversation, grammar=await answer_grammar(context, request))
         prepared = await prepare(context, conversation)
@@ -62,7 +62,7 @@ async def create_message(call: Call) -> None:
         )
         generation = Generation(context, requests, text_options(params, prepared.shown_ids))
         head = AnswerHead.of(context.client.model_name, context_ends=context_ends)
-        await generation.start(call.request_id, head.id)
+        await generation.start(call, head.id)
     headers = call.ignored_header(ignored)
     parting = Parting(prepared, 1)
     if request.stream:
@@ -75,7 +75,7 @@ async def create_message(call: Call) -> None:
 async def count_tokens(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, CountTokensRequest)
         conversation = await by_size(call, conversation_of, request)
         context.check_model(request.model)

@@ -38,7 +38,7 @@ json = msgspec.json.encode
 async def create_response(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with context.admitted():
+    with call.admitted():
         request, ignored = await read_request(call, ResponsesRequest)
         store = _store(context, request)
         asked = await by_size(
@@ -46,7 +46,7 @@ async def create_response(call: Call) -> None:
         )
         deadline = deadline_s(call, asked.generation)
         context.check_model(request.model)
-        context.check_room(1)
+        call.reserve(1, deadline)
         conversation = await _conversation(call, asked)
         template_for(context, conversation)
         if asked.text_format.type != "text":
@@ -64,7 +64,7 @@ async def create_response(call: Call) -> None:
         generation = Generation(context, requests, text_options(asked.params, prepared.shown_ids))
         facts = AnswerFacts.of("", context, asked.generation, asked.params, prepared.shown_ids)
         answer = _Answer(call, asked, prepared, facts, store)
-        await generation.start(call.request_id, answer.document.id)
+        await generation.start(call, answer.document.id)
     headers = call.ignored_header(ignored)
     if request.stream:
         await stream(call, generation, _Stream(answer), headers)

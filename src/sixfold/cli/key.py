@@ -1,0 +1,36 @@
+"""`sixfold key new`: an API key for a caller, and the entry for the server's key file."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["key"]
+
+
+@click.group(short_help="Make API keys.")
+def key() -> None:
+    """API keys for `sixfold serve --api-key-file`."""
+
+
+@key.command(short_help="Make a key.")
+@click.argument("name")
+@click.option("--admin", is_flag=True, help="Scope admin: also /metrics, and the abort of anybody's requests.")
+def new(name: str, admin: bool) -> None:
+    """Make a key for NAME.
+
+    The key goes to standard output and is shown this once. The entry for the key file, which has only the key's hash,
+    goes to standard error:
+
+    \b
+    sixfold key new alice 2>>keys.toml
+    """
+    from sixfold.api.keys import is_name, new_key
+    from sixfold.errors import ConfigError
+
+    if not is_name(name):
+        raise ConfigError(f"{name[:64]!r} is no name for a key: 1 to 64 letters, digits and ._-", param="NAME")
+    made, digest = new_key()
+    quoted = f'"{name}"' if "." in name else name
+    scope = '\nscope = "admin"' if admin else ""
+    click.echo(f'[{quoted}]\nsha256 = "{digest}"{scope}\n', err=True)
+    click.echo(made)

@@ -1,0 +1,172 @@
+"""Overload: refused at once, before anything expensive, with the wait that makes sense; slow readers; draining."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sixfold.text import Tokenizer
+
+from .conftest import Answer, eventually, post_bytes
+from .fake_engine import FakeEngine
+from .test_keys import Keys, code
+
+PATHS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1},
+    "/v1/completions": {"prompt": "hi", "max_tokens": 1},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 16, "store": False},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1},
+    "/v1/embeddings": {"input": "hi"},
+}
+
+
+def check_refusal(answer: Answer, least_s: float = 1.0) -> None:
+    assert answer.status == 429, answer.body
+    wait_s, wait_ms = int(answer.headers["retry-after"]), int(answer.headers["retry-after-ms"])
+    assert least_s <= wait_s and wait_ms <= wait_s * 1000 * 1.25 and wait_ms >= (wait_s - 1) * 1000 * 0.75
+
+
+@pytest.fixture
+def untokenized(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fails what tokenizes."""
+    seen: list[str] = []
+    for name in ("encode_batch", "encode_parts"):
+        monkeypatch.setattr(Tokenizer, name, lambda *_, **__: seen.append("tokenized"))
+    return seen
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "told", [{"queued_tokens": 1000, "place_s": 2.5}, {"n_open_elsewhere": 256}, {"queue_wait_s": 50.0}], ids=str
+)
+def test_O41_a_full_queue_refuses_before_tokenizing(
+    serve: Any, untokenized: list[str], path: str, stream: bool, told: dict[str, Any]
+) -> None:
+    fake = FakeEngine()
+    fake.max_queued_tokens = 1000
+    fake.max_queue_wait_s = 20.0
+    fake.n_open_elsewhere = told.get("n_open_elsewhere", 0)
+    fake.told = {name: value for name, value in told.items() if name != "n_open_elsewhere"}
+    target, live = serve(fake)
+    document = {**PATHS[path], **({"stream": True} if stream and path != "/v1/embeddings" else {})}
+    check_refusal(target.post(path, document), 2.5 if "place_s" in told else 1.0)
+    assert not untokenized and not fake.requests and not live.server.app.context.in_flight
+    assert target.get("/readyz").status == 200
+
+
+def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.told = {"queue_wait_s": 10.0, "place_s": 0.1}
+    target, _ = serve(fake)
+    for headers, fields in (({"X-Request-Timeout-Ms": "9000"}, {}), ({}, {"timeout": 9.0})):
+        answer = target.post("/v1/completions", {"prompt": "a", "max_tokens": 1, **fields}, **headers)
+        check_refusal(answer)
+        assert code(answer) == "deadline_unreachable"
+    assert not fake.requests
+    assert target.complete(max_tokens=1, timeout=30.0).status == 200
+    assert target.complete(max_tokens=1).status == 200
+
+
+@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_day", "max_concurrent"])
+def test_a_keys_limit_has_its_own_code(serve: Any, tmp_path: Path, limit: str) -> None:
+    keys = Keys(tmp_path, **{limit: 3 if limit == "requests_per_minute" else 12 if "tokens" in limit else 1})
+    fake = FakeEngine()
+    fake.step_s = 0.05 if limit == "max_concurrent" else 0.0
+    target, live = serve(fake, api_key_file=str(keys.path))
+    document = {"prompt": "abc", "script": list("wxyz"), "max_tokens": 4}
+
+    def post(name: str) -> Answer:
+        return target.post("/v1/completions", document, **keys.bearer(name))
+
+    if limit == "max_concurrent":
+        with target.connect() as sock:
+            head = f"Authorization: Bearer {keys.key['alice']}\r\n"
+            long = {**document, "script": ["x"] * 300, "max_tokens": 300, "stream": True}
+            sock.sendall(post_bytes("/v1/completions", long, head))
+            assert sock.recv(100)
+            refused = post("alice")
+        eventually(lambda: not fake.live)
+        eventually(lambda: post("alice").status == 200)
+    else:
+        answers = [post("alice") for _ in range(8)]
+        refused = answers[-1]
+        assert answers[0].status == 200
+    check_refusal(refused)
+    assert code(refused) == f"{limit}_exceeded"
+    assert post("bob").status == 200 and post("root").status == 200
+    caller = live.server.app.context.keys._callers[0][1]
+    eventually(lambda: caller.allowance.n_running == 0)
+
+
+def test_a_request_that_fails_gives_its_tokens_back(serve: Any, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, tokens_per_minute=1000)
+    target, _ = serve(api_key_file=str(keys.path))
+    for _ in range(30):
+        answer = target.post("/v1/completions", {"prompt": "a" * 600, "max_tokens": 4}, **keys.bearer("alice"))
+        assert answer.status == 400, answer.body
+
+
+def test_refused_before_the_body_is_read(serve: Any, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, requests_per_minute=1)
+    target, _ = serve(api_key_file=str(keys.path))
+    assert target.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, **keys.bearer("bob")).status == 200
+    with target.connect() as sock:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {keys.key['bob']}\r\n"
+        sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n".encode())
+        assert sock.recv(12) == b"HTTP/1.1 429"
+
+
+@pytest.mark.parametrize("bound", [{"stream_unread_bytes": 4096}, {"stream_unread_s": 0.2}], ids=str)
+def test_threat_18_a_client_that_does_not_read_is_cut_off(serve: Any, bound: dict[str, Any]) -> None:
+    fake = FakeEngine(extra_tokens=("x" * 2000,))
+    fake.step_s = 0.005
+    target, live = serve(fake, **bound)
+    live.keep_send_buffers_small()
+    script = ["x" * 2000] * 400
+    with target.connect() as sock:
+        sock.sendall(
+            post_bytes("/v1/completions", {"prompt": "a", "script": script, "max_tokens": 400, "stream": True})
+        )
+        eventually(lambda: bool(fake.live))
+        eventually(lambda: fake.aborts == 1, 10)
+        assert live.server.app.context.in_flight == 0
+    assert b"sixfold_streams_cut_total" in target.get("/metrics").body
+    assert live.server.app.context.metrics.streams_cut == 1
+    target.check_alive()
+
+
+def test_a_client_that_catches_up_loses_nothing(serve: Any) -> None:
+    fake = FakeEngine(extra_tokens=("x" * 2000,))
+    target, live = serve(fake)
+    live.keep_send_buffers_small()
+    connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=20)
+    document = {"prompt": "a", "script": ["x" * 2000] * 200, "max_tokens": 200, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(document), {"Content-Type": "application/json"})
+    eventually(lambda: not fake.live and bool(fake.ended), 10)
+    data = connection.getresponse().read()
+    connection.close()
+    assert data.count(b"x" * 2000) == 200 and data.endswith(b"data: [DONE]\n\n")
+
+
+def test_draining_is_told_at_once(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.step_s = 0.02
+    target, live = serve(fake)
+    with target.connect() as sock:
+        document = {"prompt": "a", "script": ["x"] * 60, "max_tokens": 60, "stream": True}
+        sock.sendall(post_bytes("/v1/completions", document))
+        assert sock.recv(100)
+        live.call(lambda: live.server.drain(20.0))
+        eventually(lambda: target.get("/readyz").status == 503)
+        assert target.get("/livez").status == 200
+        answer = target.complete(max_tokens=1)
+        assert answer.status == 503 and answer.headers["retry-after"] and code(answer) == "draining"
+        data = b""
+        while b"[DONE]" not in data:
+            data += sock.recv(1 << 16)
+    assert b'"error"' not in data and json.loads(data.split(b"data: ")[-2].split(b"\n")[0])

@@ -1,0 +1,148 @@
+"""Keys, TLS and draining, with all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from tests.e2e.serving import Server
+from tests.unit.api.test_exposure import make_certificate
+
+from sixfold.api.keys import new_key
+
+
+def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
+    """`sixfold key new` makes what `--api-key-file` takes; the key is in no process's arguments and in no output."""
+    file = tmp_path / "keys.toml"
+    made = [
+        subprocess.run(
+            [sys.executable, "-m", "sixfold", "key", "new", *arguments], capture_output=True, text=True, check=True
+        )
+        for arguments in (["alice"], ["root", "--admin"])
+    ]
+    user, admin = (result.stdout.strip() for result in made)
+    file.write_text("".join(result.stderr for result in made))
+    os.chmod(file, 0o600)
+    assert user not in file.read_text()
+    with Server("scripted", "--api-key-file", str(file), "--log-level", "debug") as server:
+        body = {"prompt": "x", "max_tokens": 2}
+        for path, key, status in (
+            ("/v1/completions", None, 401),
+            ("/v1/completions", user + "x", 401),
+            ("/v1/completions", user, 200),
+        ):
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            assert server.request("POST", path, body, headers)[0] == status
+        for key, status in ((user, 403), (admin, 200)):
+            assert server.request("GET", "/metrics", headers={"X-Api-Key": key})[0] == status
+        assert server.request("GET", "/readyz")[0] == 200
+        processes = [server.process.pid, *server.children()]
+        shown = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in processes for name in ("cmdline", "environ")]
+        server.stop()
+    for key in (user, admin):
+        assert key not in server.output and not any(key.encode() in text for text in shown)
+
+
+def test_threat_3_a_server_for_everybody_must_be_wanted() -> None:
+    command = [sys.executable, "-m", "sixfold", "serve", "scripted", "--host", "0.0.0.0", "--port", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert result.returncode == 2 and "--insecure-no-auth" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_threat_16_tls(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    with Server("scripted", "--tls-cert", cert, "--tls-key", key) as server:
+        assert server.url.startswith("https://")
+        port = urlparse(server.url).port
+        context = ssl.create_default_context(cafile=cert)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+        connection.request(
+            "POST",
+            "/v1/completions",
+            json.dumps({"prompt": "x", "max_tokens": 5, "stream": True}),
+            {"Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        assert response.status == 200 and response.read().endswith(b"data: [DONE]\n\n")
+        connection.close()
+        for sent in (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x00" * 64, b""):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+                plain.sendall(sent)
+                answer = b""
+                with contextlib.suppress(ConnectionError):  # closed, or reset: both will do
+                    plain.shutdown(socket.SHUT_WR)
+                    answer = plain.recv(1000)
+                assert b"HTTP" not in answer
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), timeout=20), server_hostname="127.0.0.1"
+        ) as tls:
+            tls.sendall(b"BROKEN\r\n\r\n")
+            assert tls.recv(12) == b"HTTP/1.1 400"
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        with pytest.warns(DeprecationWarning):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock, pytest.raises((ssl.SSLError, OSError)):
+            old.wrap_socket(sock)
+        server.stop()
+    assert "Traceback" not in server.output
+
+
+def test_sigterm_drains(tmp_path: Path) -> None:
+    """What is in flight ends as it should; new work is refused; the exit status is that of an orderly end."""
+    script = tmp_path / "slow.json"
+    script.write_text('{"step_ms": 10}')
+    with Server("scripted", "--script", str(script), "--drain-timeout-s", "60") as server:
+        connection = server.connection(timeout=30)
+        body = {"prompt": "x", "max_tokens": 150, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        server.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while server.request("GET", "/readyz")[0] != 503:
+            assert time.monotonic() < end
+        status, headers, data = server.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert status == 503 and headers["retry-after"] and json.loads(data)["error"]["code"] == "draining"
+        assert server.request("GET", "/livez")[0] == 200
+        events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
+        connection.close()
+        assert server.process.wait(10) == 0
+    assert events[-1] == b"data: [DONE]" and b'"error"' not in events[-2]
+    assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_draining(tmp_path: Path, number: signal.Signals) -> None:
+    script = tmp_path / "slow.json"
+    script.write_text('{"step_ms": 20}')
+    with Server("scripted", "--script", str(script), "--drain-timeout-s", "300") as server:
+        connection = server.connection(timeout=30)
+        body = {"prompt": "x", "max_tokens": 2000, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        server.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while server.request("GET", "/readyz")[0] != 503:
+            assert time.monotonic() < end
+        assert server.stop(number) == 0
+        events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
+        connection.close()
+    assert json.loads(events[-2][6:])["error"]["code"] == "draining" and events[-1] == b"data: [DONE]"
+
+
+def test_a_hash_is_no_key() -> None:
+    key, digest = new_key()
+    assert digest not in key and len(digest) == 64
