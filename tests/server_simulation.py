@@ -19,6 +19,7 @@ import itertools
 from collections import Counter
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from tests.fake_worker import END_ID, VOCAB, FakeWorker, embedding, expected_output, extend_tags
@@ -26,8 +27,10 @@ from tests.simulation import NO_FAULT, digest_of_three
 from tests.virtual.loop import VirtualLoop
 from tests.virtual.processes import ApiProcess, EngineProcess, Network, WorkerProcess, hello_of_process
 
+from sixfold.api.call import Call
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation, TextOptions
+from sixfold.api.keys import ANYBODY
 from sixfold.config import SchedulerConfig
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
@@ -206,7 +209,7 @@ class ServerSimulation:
             self._loop.call_later(random.random() * 0.2, _leave, generation, api)
         outcome = "done"
         try:
-            await generation.start(str(request.uid))
+            await generation.start(_call(str(request.uid)))
             await generation.run(lambda out: [seen[delta.index].take(delta) for delta in out])  # type: ignore[arg-type]
         except (ClientGone, DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed) as error:
             outcome = type(error).__name__
@@ -244,6 +247,14 @@ class ServerSimulation:
             assert seen.embedding == embedding(tags, request.pooling)
         n_logprobs = len(seen.tokens) if request.sampling.logprobs is not None else 0
         assert seen.n_logprobs == n_logprobs
+
+
+def _call(label: str) -> Call:
+    """Of a call what `Generation` needs: whose it is, and what it is called."""
+    call: Any = SimpleNamespace(
+        request_id=label, tenant=ANYBODY.tenant, caller=ANYBODY, use_tokens=lambda n_tokens: None
+    )
+    return call
 
 
 def _leave(generation: Generation, api: ApiProcess) -> None:

@@ -387,7 +387,13 @@ class ApiProcess:
 
     def _client(self) -> EngineClient:
         config: Any = SimpleNamespace(
-            scheduler=SimpleNamespace(max_queued_requests=self.max_outstanding, max_num_seqs=0),
+            scheduler=SimpleNamespace(
+                max_queued_requests=self.max_outstanding,
+                max_num_seqs=0,
+                max_queued_tokens=1 << 40,
+                max_queue_wait_s=0.0,
+            ),
+            api=SimpleNamespace(api_server_count=2),
             executor=SimpleNamespace(executor="scripted"),
         )
         return EngineClient(ENGINE, config, self._text, config_digest=DIGEST)

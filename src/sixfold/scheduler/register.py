@@ -26,8 +26,9 @@ class Register:
     """One entry per request that has not closed; `(uid, attempt)` is its identity.
 
     add     of a known uid     same attempt or an older one   answered before: nothing happens
-                               a newer attempt                takes the older one's place
                                aborted, even before it came   refused
+                               a newer attempt                takes the older one's place, an aborted one's too: its
+                                                              process had lost the engine, and is back
     """
 
     def __init__(self) -> None:
@@ -50,9 +51,11 @@ class Register:
         known = self._requests.get(message.uid) or self._tombstones.get(message.uid)
         if known is None:
             return False
+        if message.attempt > known.attempt:
+            return False
         if known.is_aborted:
             raise InvalidRequest("the request was aborted before it was queued", code="aborted")
-        return message.attempt <= known.attempt
+        return True
 
     def enter(self, request: Request) -> None:
         self._requests[request.uid] = request
