@@ -17,6 +17,10 @@ TOMBSTONES_MAX = 1 << 16
 """Ended uids that are remembered, about 8 MB of them; the oldest are forgotten first."""
 
 
+ANY_ATTEMPT = 1 << 62
+"""Of a request that never came: later than every attempt."""
+
+
 class _Tombstone(NamedTuple):
     attempt: int
     is_aborted: bool
@@ -73,7 +77,8 @@ class Register:
 
     def refuse_later(self, uid: int) -> None:
         """An abort came for a request that is not here: should it still come, it is refused."""
-        self._bury(uid, _Tombstone(attempt=0, is_aborted=True))
+        known = self._tombstones.get(uid)
+        self._bury(uid, _Tombstone(known.attempt if known is not None else ANY_ATTEMPT, is_aborted=True))
 
     def pop_expired(self, now_s: float) -> Iterator[Request]:
         """Those whose deadline has passed, each once."""
