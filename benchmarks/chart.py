@@ -18,8 +18,9 @@ from pathlib import Path
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 190, 44, 48
-COLOURS = ("#d1495b", "#2e86ab", "#8f9aa3", "#e0a030", "#4c956c")
-"""In the order of the servers; the last server, drawn thickest, is the one that the page is about."""
+COLOURS = ("#8f9aa3", "#2e86ab", "#e0a030", "#8a6fb0")
+"""Of the servers in their order, but the last, which is the one that the page is about."""
+LAST_COLOUR = "#d1495b"
 
 Lines = dict[str, list[tuple[int, float]]]
 
@@ -44,7 +45,8 @@ def chart(lines: Lines, title: str) -> str:
     """The document."""
     points = [point for line in lines.values() for point in line]
     clients = sorted({x for x, _ in points})
-    low = 10 ** math.floor(math.log10(min(y for _, y in points)))
+    least = min(y for _, y in points)
+    low = max(tick for tick in _ticks(10 ** math.floor(math.log10(least)), least) if tick <= least)
     high = max(y for _, y in points) * 1.15
     inner_w, inner_h = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -72,7 +74,8 @@ def chart(lines: Lines, title: str) -> str:
     )
     parts.append(f'<text x="{LEFT - 52}" y="{TOP - 8}">output tokens/s</text>')
     for i, (name, line) in enumerate(lines.items()):
-        colour, last = COLOURS[i % len(COLOURS)], i == len(lines) - 1
+        last = i == len(lines) - 1
+        colour = LAST_COLOUR if last else COLOURS[i % len(COLOURS)]
         path = " ".join(f"{'ML'[j > 0]}{x_of(x):.1f} {y_of(y):.1f}" for j, (x, y) in enumerate(sorted(line)))
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{3.5 if last else 2}"/>')
         parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4" fill="{colour}"/>' for x, y in line]
