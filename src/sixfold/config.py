@@ -96,7 +96,11 @@ class CacheConfig:
 class ExecutorConfig:
     """What computes."""
 
-    executor: str = setting("native", "what runs the model", choices=("native", "scripted"))
+    executor: str = setting(
+        "native",
+        "what runs the model; scripted: nothing, answers are written or made up",
+        choices=("native", "scripted"),
+    )
     threads: int = setting(0, "compute threads; 0: all cores this process may use", low=0, high=256)
     activations: str = setting(
         "int8", "activations of quantized layers; float32 is for reference checks", choices=("int8", "float32")

@@ -26,7 +26,7 @@ def not_served(where: str, kind: object, served: Sequence[str]) -> InvalidReques
     if not isinstance(kind, str):
         return InvalidRequest(f"{where} must be a string", param=where, code="invalid_type")
     return InvalidRequest(
-        f"{where}: {clip(kind, 64)} is not supported by this server, but {offered}",
+        f"{where}: {clip(kind, 64)} is not supported by this server; supported: {offered}",
         param=where,
         code="unsupported_field",
     )

@@ -64,7 +64,7 @@ def cli(traceback: bool) -> None:
     \b
     sixfold chat                          talk to the default model, here
     sixfold run "What is a CPU?"          one answer
-    sixfold serve                         the OpenAI API on http://127.0.0.1:8000
+    sixfold serve                         OpenAI and Anthropic APIs on port 8000
     sixfold batch in.jsonl -o out.jsonl   a file of requests, answered
 
     A setting comes from its default, the file given with --config, an environment variable (SIXFOLD_MAX_NUM_SEQS for

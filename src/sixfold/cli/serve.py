@@ -14,14 +14,16 @@ from sixfold.cli.standard_streams import complain, discard_missing_output
 __all__ = ["serve"]
 
 
-@click.command(short_help="Serve a model over the OpenAI API.")
+@click.command(short_help="Serve a model over the OpenAI and Anthropic APIs.")
 @click.argument("model", required=False)
 @setting_options(*LOCAL, "api")
 def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
-    """Serve MODEL (default: smollm2) over the OpenAI API until Ctrl-C.
+    """Serve MODEL (default: smollm2) over the OpenAI and Anthropic APIs until Ctrl-C.
 
     MODEL is a known name (`sixfold list`) or org/name on the Hugging Face hub, which are fetched when they are not
     here, or the path of a .gguf file or of a folder with safetensors.
+
+    Ctrl-C ends what is in flight with an error event; SIGTERM lets it finish first (--drain-timeout-s).
     """
     discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config

@@ -337,7 +337,9 @@ def load_script(path: str) -> Script:
         return Script()
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Script)
-    except (OSError, msgspec.MsgspecError) as e:
+    except OSError as e:
+        raise ConfigError(f"--script {path}: {e.strerror or e}", param="--script") from e
+    except msgspec.MsgspecError as e:
         raise ConfigError(f"--script {path}: {e}", param="--script") from e
 
 
