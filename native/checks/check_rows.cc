@@ -64,11 +64,12 @@ void check_gates(const KernelTable& kernels, Report& report) {
       float* groups = out.data() + (64 - reinterpret_cast<uintptr_t>(out.data()) % 64) % 64 / 4;
       kernels.gate_up_rows(y.data(), 2 * n_out, n_rows, n_out, act, kActFloat, reinterpret_cast<uint8_t*>(groups), k, 8,
                            column);
-      for (int r = 0; r < n_rows; r++)
+      for (int r = 0; r < n_rows; r++) {
+        const int side_by_side = is_single(r, n_rows) ? 1 : kRowGroup;
         for (int i = 0; i < n_out; i++) {
           const float* pair = &y[r * 2 * n_out + i / 16 * 32 + i % 16];
           const double want = truth::gated(pair[0], pair[16], act == kGelu);
-          const double got = groups[(1 + r / 8) * kRowGroup * k + (column + i) * kRowGroup + r % 8];
+          const double got = groups[(1 + r / 8) * kRowGroup * k + (column + i) * side_by_side + r % 8];
           if (pair[0] != pair[0]) {
             report.expect(got != got, "a gate that is no number");
             continue;
@@ -77,6 +78,7 @@ void check_gates(const KernelTable& kernels, Report& report) {
           report.expect_below(std::fabs(got - want) / (std::fabs(want) + 1e-3 * std::fabs(pair[16])), 2e-6,
                               std::string(act == kGelu ? "gelu" : "silu") + " of " + std::to_string(pair[0]));
         }
+      }
     }
 }
 
