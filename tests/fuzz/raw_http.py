@@ -143,6 +143,9 @@ class _Wire(asyncio.Transport):
 
     abort = close
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         pass
 

@@ -12,7 +12,9 @@ from sixfold.errors import InvalidRequest, Overloaded, SixfoldError
 
 
 def subclasses(cls: type[SixfoldError]) -> list[type[SixfoldError]]:
-    return [cls] + [deeper for sub in cls.__subclasses__() for deeper in subclasses(sub)]
+    """Those of `errors.py`: a command's own never meet the API."""
+    here = [sub for sub in cls.__subclasses__() if sub.__module__ == errors.__name__]
+    return [cls] + [deeper for sub in here for deeper in subclasses(sub)]
 
 
 INTERNAL = {"SixfoldError", "ModelFileError", "DownloadError", "ConfigError", "DoesNotFit", "ProtocolError"}
