@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import msgspec
 from tests.fake_worker import FakeWorker
 from tests.simulation import STOP_STRING, Ledger
 from tests.virtual.loop import VirtualLoop
@@ -31,15 +30,14 @@ from tests.virtual.sockets import (
 from sixfold.api.context import ApiContext
 from sixfold.api.open_requests import OpenRequests
 from sixfold.config import SchedulerConfig
-from sixfold.engine.client import EngineClient, RequestHandle
+from sixfold.engine.client import EngineClient
 from sixfold.engine.core import EngineCore
 from sixfold.engine.engine_process import EngineServer
-from sixfold.errors import EngineDead, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
 from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import EngineStats, GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
+from sixfold.messages import GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
@@ -297,8 +295,7 @@ def hello_of_process(role: str, config_digest: str) -> bytes:
 
 
 class ApiProcess:
-    """Where the engine dies, this process waits for the next one and replays: `EngineClient` by itself, where it can
-    (`restarting`), else `ReplayingHandle`. For `Generation` it is the engine's face."""
+    """One API process: where the engine dies, its client waits for the next one and replays."""
 
     def __init__(self, network: Network, instance: int, tokenizer: Any, *, max_outstanding: int) -> None:
         self._network = network
@@ -311,66 +308,25 @@ class ApiProcess:
             default_seed=None,
             sampling_defaults={},
         )
-        self._returning: asyncio.Task[None] | None = None
-        self.tokenizer = tokenizer
-        self.max_outstanding = max_outstanding
-        self.stats = EngineStats()
+        self._max_outstanding = max_outstanding
         self.dead: str | None = None
         self.engine = self._client()
-        self.replays = hasattr(self.engine, "restarting")
-        self.context = _Context(self.engine if self.replays else self)
-
-    @property
-    def ready(self) -> bool:
-        return self.engine.ready and self._returning is None
-
-    @property
-    def restarting(self) -> bool:
-        return not self.ready and self.dead is None
+        self.context = _Context(self.engine)
 
     async def connect(self) -> None:
         """Until an engine has welcomed us."""
         _instance.set(self._instance)
-        while True:
-            try:
-                await self.engine.connect()
-                return
-            except EngineDead:
-                self._hang_up()
-                await asyncio.sleep(0.02)
-            self.engine = self._client()
-
-    async def submit(self, request: GenerateRequest) -> ReplayingHandle:
-        handle = ReplayingHandle(self, request)
-        await handle.submit()
-        return handle
-
-    async def back(self) -> None:
-        """Wait for the next engine."""
-        if self.dead is not None:
-            raise EngineDead(self.dead)
-        if self._returning is None:
-            self._hang_up()  # of two channels, one may still wait for an engine
-            self.engine = self._client()
-            self._returning = self._network.loop.create_task(self.connect())
-        returning = self._returning
-        await asyncio.shield(returning)
-        if self._returning is returning:
-            self._returning = None
+        await self.engine.connect()
 
     async def wait_ready(self) -> None:
         """Until requests are taken, or this process is gone."""
-        while not self.ready and self.dead is None:
-            if self.replays:
-                await asyncio.sleep(0.02)
-            else:
-                await self.back()
+        while not self.engine.ready and self.dead is None:
+            await asyncio.sleep(0.02)
 
     def kill(self) -> None:
         """This process is gone."""
         self.dead = "the API process is gone"
-        if self.replays:
-            self.engine.close()  # type: ignore[attr-defined]
+        self.engine.close()
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -388,7 +344,7 @@ class ApiProcess:
     def _client(self) -> EngineClient:
         config: Any = SimpleNamespace(
             scheduler=SimpleNamespace(
-                max_queued_requests=self.max_outstanding,
+                max_queued_requests=self._max_outstanding,
                 max_num_seqs=0,
                 max_queued_tokens=1 << 40,
                 max_queue_wait_s=0.0,
@@ -397,99 +353,6 @@ class ApiProcess:
             executor=SimpleNamespace(executor="scripted"),
         )
         return EngineClient(ENGINE, config, self._text, config_digest=DIGEST)
-
-
-class ReplayingHandle:
-    """A request that outlives engines: `delivered` and `attempt` of `GenerateRequest`."""
-
-    def __init__(self, api: ApiProcess, request: GenerateRequest) -> None:
-        self._api = api
-        self._request = request
-        self._attempt = 0
-        self._delivered: list[list[int]] = [[] for _ in range(request.n)]
-        self._ended: set[int] = set()
-        self._stopped: dict[int, int] = {}
-        """Choice -> tokens up to its stop string."""
-        self._aborted = False
-        self._inner: RequestHandle | None = None
-        self._listener: tuple[Any, Any] | None = None
-
-    async def submit(self) -> None:
-        while True:
-            request = self._request
-            if self._attempt:
-                delivered = tuple(map(tuple, self._delivered))
-                request = msgspec.structs.replace(request, attempt=self._attempt, delivered=delivered)
-            try:
-                inner = await self._api.engine.submit(request)
-            except EngineDead:
-                self._attempt += 1
-                await self._api.back()
-                if self._aborted:
-                    return
-                continue
-            self._inner = inner
-            if self._aborted:
-                inner.abort()
-                return
-            for choice, n_tokens in self._stopped.items():
-                inner.finish_at(choice, n_tokens)
-            if self._listener is not None:
-                inner.listen(self._on_deltas, self._on_fault)
-            return
-
-    def listen(self, on_deltas: Any, on_fault: Any) -> None:
-        self._listener = on_deltas, on_fault
-        if self._inner is not None:
-            self._inner.listen(self._on_deltas, self._on_fault)
-
-    def finish_at(self, choice: int, n_tokens: int) -> None:
-        self._stopped[choice] = n_tokens
-        self._ended.add(choice)
-        if self._inner is not None:
-            self._inner.finish_at(choice, n_tokens)
-
-    def abort(self) -> None:
-        self._aborted = True
-        if self._inner is not None:
-            self._inner.abort()
-
-    def _on_deltas(self, deltas: list[TokenDelta]) -> None:
-        assert self._listener is not None and not self._aborted
-        news = []
-        for delta in deltas:
-            assert delta.attempt == self._attempt, "of another attempt"
-            if delta.choice in self._stopped:
-                continue  # it may have spoken before the next engine was told of the stop string
-            output = self._delivered[delta.choice]
-            assert delta.first_index == len(output), "a token is repeated or missing"
-            if delta.choice in self._ended:
-                assert not delta.token_ids, "the choice has ended and speaks"
-                continue
-            output += delta.token_ids
-            if delta.finish is not None:
-                self._ended.add(delta.choice)
-            news.append(delta)
-        if news:
-            self._listener[0](news)
-
-    def _on_fault(self, error: SixfoldError) -> None:
-        assert self._listener is not None
-        if self._api.dead is not None or not isinstance(error, EngineDead):
-            self._listener[1](error)
-        elif not self._aborted and len(self._ended) < self._request.n:
-            self._inner = None
-            self._attempt += 1
-            self._api._network.loop.create_task(self._replay())
-
-    async def _replay(self) -> None:
-        assert self._listener is not None
-        try:
-            await self._api.back()
-            if not self._aborted:
-                await self.submit()
-        except SixfoldError as error:
-            self._listener[1](error)
 
 
 class _Context(ApiContext):
