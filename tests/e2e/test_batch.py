@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -129,12 +129,19 @@ def test_a_run_that_was_stopped_is_gone_on_with(tmp_path: Path, number: signal.S
     assert done.stdout == f"{out}: 60 requests are answered\n"
 
 
-def test_the_death_of_a_process_of_the_server_is_a_pause(tmp_path: Path) -> None:
+@contextmanager
+def running(tmp_path: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run over 40 lines that has answered some of them."""
     path = write(tmp_path / "in.jsonl", [line(f"{i}", prompt=f"{i}", max_tokens=20) for i in range(40)])
-    out = tmp_path / "out.jsonl"
     arguments = command("scripted", path, "-o", out, "--concurrency", 4, *scripted(tmp_path, **SLOW))
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_lines(out, 1, process)
+        yield process
+
+
+def test_the_death_of_a_process_of_the_server_is_a_pause(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with running(tmp_path, out) as process:
         (worker,) = [pid for pid, name in children_of(process.pid).items() if "worker 0" in name]
         os.kill(worker, signal.SIGKILL)
         _, said = process.communicate(timeout=60)
@@ -144,11 +151,8 @@ def test_the_death_of_a_process_of_the_server_is_a_pause(tmp_path: Path) -> None
 
 
 def test_the_death_of_the_server_ends_the_run(tmp_path: Path) -> None:
-    path = write(tmp_path / "in.jsonl", [line(f"{i}", prompt=f"{i}", max_tokens=20) for i in range(40)])
     out = tmp_path / "out.jsonl"
-    arguments = command("scripted", path, "-o", out, "--concurrency", 4, *scripted(tmp_path, **SLOW))
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_lines(out, 1, process)
+    with running(tmp_path, out) as process:
         while process.poll() is None:  # no worker lives long enough to do anything: the server gives up
             for pid, name in children_of(process.pid).items():
                 if "worker" in name:

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -99,13 +100,16 @@ def test_threat_16_tls(tmp_path: Path) -> None:
     assert "Traceback" not in server.output
 
 
-def test_sigterm_drains(tmp_path: Path) -> None:
-    """What is in flight ends as it should; new work is refused; the exit status is that of an orderly end."""
+@contextlib.contextmanager
+def draining(
+    tmp_path: Path, *, max_tokens: int, step_ms: int, timeout_s: int
+) -> Iterator[tuple[Server, http.client.HTTPResponse]]:
+    """A server that was told to end in the middle of a stream, which is given, too."""
     script = tmp_path / "slow.json"
-    script.write_text('{"step_ms": 10}')
-    with Server("scripted", "--script", str(script), "--drain-timeout-s", "60") as server:
+    script.write_text(json.dumps({"step_ms": step_ms}))
+    with Server("scripted", "--script", str(script), "--drain-timeout-s", str(timeout_s)) as server:
         connection = server.connection(timeout=30)
-        body = {"prompt": "x", "max_tokens": 150, "stream": True, "ignore_eos": True}
+        body = {"prompt": "x", "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         assert response.readline().startswith(b"data: ")
@@ -113,11 +117,17 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         end = time.monotonic() + 10
         while server.request("GET", "/readyz")[0] != 503:
             assert time.monotonic() < end
+        yield server, response
+        connection.close()
+
+
+def test_sigterm_drains(tmp_path: Path) -> None:
+    """What is in flight ends as it should; new work is refused; the exit status is that of an orderly end."""
+    with draining(tmp_path, max_tokens=150, step_ms=10, timeout_s=60) as (server, response):
         status, headers, data = server.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
         assert status == 503 and headers["retry-after"] and json.loads(data)["error"]["code"] == "draining"
         assert server.request("GET", "/livez")[0] == 200
         events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
-        connection.close()
         assert server.process.wait(10) == 0
     assert events[-1] == b"data: [DONE]" and b'"error"' not in events[-2]
     assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
@@ -125,21 +135,9 @@ def test_sigterm_drains(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_draining(tmp_path: Path, number: signal.Signals) -> None:
-    script = tmp_path / "slow.json"
-    script.write_text('{"step_ms": 20}')
-    with Server("scripted", "--script", str(script), "--drain-timeout-s", "300") as server:
-        connection = server.connection(timeout=30)
-        body = {"prompt": "x", "max_tokens": 2000, "stream": True, "ignore_eos": True}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert response.readline().startswith(b"data: ")
-        server.process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 10
-        while server.request("GET", "/readyz")[0] != 503:
-            assert time.monotonic() < end
+    with draining(tmp_path, max_tokens=2000, step_ms=20, timeout_s=300) as (server, response):
         assert server.stop(number) == 0
         events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
-        connection.close()
     assert json.loads(events[-2][6:])["error"]["code"] == "draining" and events[-1] == b"data: [DONE]"
 
 
