@@ -113,7 +113,7 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
         if not isinstance(error, SixfoldError):
             logger.exception("request %s failed while streaming", call.request_id)
         status, body = describe(error, call.request_id)
-        call.context.metrics.count_refusal(status)
+        call.context.metrics.count_refusal(status, body.code or body.type)
         call.log_fault(error)
         return renderer.fault(status, body, call.request_id) + renderer.done
     finally:

@@ -14,6 +14,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sixfold.engine.core import EngineCore
 from sixfold.engine.launch import RunFiles, build_core, read_run_files
 from sixfold.engine.life import EXIT_WORKER_GONE, become_child
@@ -340,7 +342,10 @@ class EngineServer:
             return
         self._stats_due_s = now + STATS_PERIOD_S
         self._stats_final = not busy
-        body = codecs.encode(self._core.stats())
+        stats = self._core.stats()
+        if self._quarantine:
+            stats = msgspec.structs.replace(stats, waiting_for={**stats.waiting_for, "trial": len(self._quarantine)})
+        body = codecs.encode(stats)
         for peer in list(self._peers.values()):
             if peer.control is not None:
                 try:

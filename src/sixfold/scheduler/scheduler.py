@@ -159,11 +159,30 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            waiting_for=self._waiting_for(),
+            prefilled_tokens=counters.prefilled_tokens,
+            decode_rows=counters.decode_rows,
+            step_prefill_tokens=counters.step_prefill_tokens,
+            step_decode_rows=counters.step_decode_rows,
             queued_tokens=self._n_queued_tokens,
             queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
             place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
+
+    def _waiting_for(self) -> dict[str, int]:
+        """Why choices wait, as far as there are any: the head of the queue stands for all that it has to wait for."""
+        n_queued = len(self._queue)
+        n_held = self._n_open - len(self._running) - n_queued
+        n_held -= sum(sequence.state is State.PREEMPTING for sequence in self._draining)
+        reasons = {"leader": n_held} if n_held else {}
+        if n_queued:
+            n_preempted = sum(sequence.incarnation > 0 for sequence in self._queue)
+            if n_preempted:
+                reasons["preempted"] = n_preempted
+            if n_queued > n_preempted:
+                reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
+        return reasons
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
@@ -299,7 +318,12 @@ class Scheduler:
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
         write_rows(step, plan.rows)
-        self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters = self._counters
+        counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters.step_decode_rows = n_decode
+        counters.step_prefill_tokens = step.n_tokens - n_decode
+        counters.decode_rows += n_decode
+        counters.prefilled_tokens += counters.step_prefill_tokens
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
