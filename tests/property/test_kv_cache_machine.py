@@ -116,7 +116,9 @@ class KVCacheMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject, forget: bool) -> None:
         model = data.draw(st.sampled_from(self.open))
         expected = self.kv.n_available + self.kv.plan_release([model.table])
-        self.kv.release(model.table, forget=forget)
+        if forget:
+            self.kv.distrust(model.table)
+        self.kv.release(model.table)
         self.open.remove(model)
         assert self.kv.n_available == expected
 

@@ -111,8 +111,8 @@ def counts_the_end_from_one(patch: pytest.MonkeyPatch) -> None:
 def shares_blocks_between_salts(patch: pytest.MonkeyPatch) -> None:
     init = TokenChain.__init__
 
-    def unsalted(self: TokenChain, token_ids: Any, block_size: int, salt: str, *rest: Any) -> None:
-        init(self, token_ids, block_size, "", *rest)
+    def unsalted(self: TokenChain, token_ids: Any, block_size: int, salt: bytes, *rest: Any) -> None:
+        init(self, token_ids, block_size, bytes(32), *rest)
 
     patch.setattr(TokenChain, "__init__", unsalted)
 
@@ -185,10 +185,10 @@ def seals_what_is_not_computed(patch: pytest.MonkeyPatch) -> None:
 def forgets_blocks_of_an_aborted_request(patch: pytest.MonkeyPatch) -> None:
     release = KVCacheManager.release
 
-    def lose(self: KVCacheManager, table: Any, forget: bool = False) -> None:
+    def lose(self: KVCacheManager, table: Any) -> None:
         if len(table.blocks) > 2:
             table.blocks.pop()
-        release(self, table, forget=forget)
+        release(self, table)
 
     patch.setattr(KVCacheManager, "release", lose)
 

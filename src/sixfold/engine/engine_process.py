@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 from sixfold.engine.core import EngineCore
-from sixfold.engine.launch import RunFiles, build_core, read_run_files
+from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_files
 from sixfold.engine.life import EXIT_WORKER_GONE, become_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
@@ -332,8 +332,8 @@ def _descriptor(channel: object) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
-    run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
+    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD JOURNAL_FD`."""
+    run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
@@ -342,7 +342,10 @@ def main(argv: list[str]) -> int:
         progress.counts[Count.ENGINE_ATTACHING] = 1
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
-        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key))
+        journal = open_journal(journal_fd, run, executor.facts, executor.instance)
+        core = build_core(
+            run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal
+        )
         EngineServer(core, executor, listener, run, progress).run()
     except EngineDead:
         return EXIT_WORKER_GONE

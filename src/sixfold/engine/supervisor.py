@@ -147,6 +147,8 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
+        """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
         self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
 
@@ -178,9 +180,10 @@ class _Supervisor:
             os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
+        elif role == "engine":
+            self._spawn(role, "sixfold.engine.engine_process", self._listeners[role].fileno(), self._journal)
         else:
-            module = "sixfold.engine.engine_process" if role == "engine" else "sixfold.engine.worker_process"
-            self._spawn(role, module, self._listeners[role].fileno())
+            self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
@@ -362,7 +365,7 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
+        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 
