@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs as text_codecs
-import contextlib
 import itertools
 from collections import Counter
 from random import Random
@@ -184,8 +183,10 @@ class ServerSimulation:
         await asyncio.sleep(self._random.random() * 0.2)
         if self._engine.is_alive:
             self.came["forgotten caches"] += 1
-            with contextlib.suppress(KilledError):
+            try:
                 self._engine.core.kv_cache.reset_prefix_cache()
+            except KilledError:
+                self._engine.crash()
 
     # ---- callers ----------------------------------------------------------------------------------------------------
 
