@@ -7,7 +7,6 @@ API: the real `EngineClient` and, above it, the real `Generation`; no HTTP. Work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import selectors
 from collections.abc import Callable
 from contextvars import ContextVar
