@@ -168,6 +168,7 @@ async def measure(server: Server, url: Any, args: argparse.Namespace) -> tuple[l
         os.kill(server.pid if args.signal == "USR1" else engine, number)
         await done
         watcher.join(5)
+        await _counters(url)  # those of each engine are added up where somebody asks
         gaps = [stream.gap_s(signal_s) for stream in streams]
         marks["token"] = statistics.median(end_s for _, end_s in gaps)
         is_right &= all(

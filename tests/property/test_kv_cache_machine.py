@@ -48,7 +48,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             hash_key=b"k",
             digest=digest,
-            journal=Journal(journal, num_blocks, BLOCK_SIZE, bytes(32)),
+            journal=Journal(journal, num_blocks, BLOCK_SIZE),
         )
         self.kv = self.new_manager()
         self.open: list[Model] = []

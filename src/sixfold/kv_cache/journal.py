@@ -33,7 +33,7 @@ from sixfold.messages import BlockId
 __all__ = ["OWNER_BYTES", "Journal", "Sealed", "owner_of"]
 
 OWNER_BYTES = 32
-_NODE = struct.Struct("<Q")
+_NODE = struct.Struct("Q")  # in the machine's order: written by one store
 _CRC = struct.Struct("<I")
 _VERSION = b"1"
 NO_SALT = bytes(32)
@@ -65,18 +65,13 @@ class Journal:
 
     Args:
         memory: `size` bytes; zeros, or what an engine before has left.
-        owner: see `owner_of`; the records of another one are wiped.
     """
 
-    def __init__(self, memory: memoryview, num_blocks: int, block_size: int, owner: bytes) -> None:
+    def __init__(self, memory: memoryview, num_blocks: int, block_size: int) -> None:
         self._body = struct.Struct(f"<Q16s32s{4 * block_size}s")
         self._stride = _stride(block_size)
         self._crc_at = 8 + self._body.size
-        self._num_blocks = num_blocks
         self._memory = memory
-        if memory[:OWNER_BYTES] != owner:
-            memory[:] = bytes(len(memory))
-            memory[:OWNER_BYTES] = owner
 
     @staticmethod
     def size(num_blocks: int, block_size: int) -> int:
@@ -85,12 +80,17 @@ class Journal:
 
     @classmethod
     def open(cls, fd: int, num_blocks: int, block_size: int, owner: bytes) -> Journal:
-        """The journal in a memory file, which gets the right size."""
+        """The journal in a memory file.
+
+        Args:
+            owner: see `owner_of`; of another one's nothing is left, and the file gets its size.
+        """
         size = cls.size(num_blocks, block_size)
-        if os.fstat(fd).st_size != size:
+        if os.pread(fd, OWNER_BYTES, 0) != owner or os.fstat(fd).st_size != size:
             os.ftruncate(fd, 0)
-            os.ftruncate(fd, size)
-        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size, owner)
+            os.ftruncate(fd, size)  # zeros, which take no memory until they are written
+            os.pwrite(fd, owner, 0)
+        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size)
 
     def write(self, block: BlockId, sealed: Sealed) -> None:
         """The block's content is in memory and final."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -28,12 +29,13 @@ class Server:
     """The journal's memory and the engine of now."""
 
     def __init__(self) -> None:
-        self.memory = bytearray(Journal.size(BLOCKS, SIZE))
-        self.stride = (len(self.memory) - OWNER_BYTES) // BLOCKS
+        self.fd = os.memfd_create("journal")
         self.restart()
+        self.memory = mmap.mmap(self.fd, 0)
+        self.stride = (len(self.memory) - OWNER_BYTES) // BLOCKS
 
     def restart(self, owner: bytes = OWNER, key: bytes = KEY, **options: bool) -> KVCacheManager:
-        journal = Journal(memoryview(self.memory), BLOCKS, SIZE, owner)
+        journal = Journal.open(self.fd, BLOCKS, SIZE, owner)
         self.kv = KVCacheManager(BLOCKS, SIZE, hash_key=key, journal=journal, **options)
         self.kv.check()
         return self.kv
@@ -61,8 +63,10 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    os.close(server.fd)
 
 
 def test_sealed_blocks_are_adopted_and_found_again(server: Server) -> None:
@@ -163,9 +167,10 @@ def test_a_record_of_another_generation_of_its_parent_is_not_adopted(server: Ser
 
 def test_two_records_of_one_prefix_are_one(server: Server) -> None:
     (block,) = server.serve(range(SIZE)).blocks
-    (sealed,) = [sealed for _, sealed in Journal(memoryview(server.memory), BLOCKS, SIZE, OWNER).read()]
+    journal = Journal(memoryview(server.memory), BLOCKS, SIZE)
+    (sealed,) = [sealed for _, sealed in journal.read()]
     assert sealed is not None
-    Journal(memoryview(server.memory), BLOCKS, SIZE, OWNER).write(BlockId(7), sealed._replace(node=99))
+    journal.write(BlockId(7), sealed._replace(node=99))
     kv = server.restart()
     assert (kv.n_adopted, kv.n_rejected) == (1, 1) and server.found(range(5)) == [block]
 
@@ -196,7 +201,7 @@ def test_p2_names_that_collide_serve_nobody_elses_prefix() -> None:
 
     def engine() -> KVCacheManager:
         return KVCacheManager(
-            BLOCKS, SIZE, digest=lambda data: b"the same for all", journal=Journal(memory, BLOCKS, SIZE, OWNER)
+            BLOCKS, SIZE, digest=lambda data: b"the same for all", journal=Journal(memory, BLOCKS, SIZE)
         )
 
     kv = engine()
@@ -221,15 +226,7 @@ def test_o36_adopted_blocks_are_evicted_from_the_tail_of_what_grew_first(server:
     assert server.found(range(12)) == old[:1] and len(server.found(range(50, 62))) == 2
 
 
-def test_the_memory_file_gets_its_size_and_keeps_what_it_holds() -> None:
-    fd = os.memfd_create("journal")
-    try:
-        kv = KVCacheManager(BLOCKS, SIZE, hash_key=KEY, journal=Journal.open(fd, BLOCKS, SIZE, OWNER))
-        table = kv.new_table(list(range(5)))
-        kv.reserve(Step([Grant(table, 0, 5, kv.plan_prefix(table, 4))]))
-        kv.seal(table, 5)
-        assert KVCacheManager(BLOCKS, SIZE, hash_key=KEY, journal=Journal.open(fd, BLOCKS, SIZE, OWNER)).n_adopted == 1
-        other = KVCacheManager(BLOCKS + 1, SIZE, hash_key=KEY, journal=Journal.open(fd, BLOCKS + 1, SIZE, OWNER))
-        assert other.n_adopted == other.n_rejected == 0
-    finally:
-        os.close(fd)
+def test_the_memory_file_gets_the_size_of_another_pool(server: Server) -> None:
+    server.serve(range(10))
+    journal = Journal.open(server.fd, BLOCKS + 1, SIZE, OWNER)
+    assert not list(journal.read()) and os.fstat(server.fd).st_size == Journal.size(BLOCKS + 1, SIZE)
