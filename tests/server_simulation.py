@@ -1,8 +1,8 @@
 """A whole server under load on virtual time: API processes, engine, worker; all that happens follows from a seed.
 
 What may happen to a request happens here: it meets others in small pools, waits, is preempted, is aborted, finds a stop
-string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes and
-its successor replays what was open. Checked after each turn of the engine, at each delivery, and at the end:
+string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes, also
+in the midst of a turn, or leaves, and its successor adopts the worker's blocks and replays what was open. Checked after each turn of the engine, at each delivery, and at the end:
 
     P2  the tokens and the text of each choice are those of the request alone (`tests.fake_worker` computes them, and
         checks in each row that the blocks which it reads hold the row's own prefix)
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs as text_codecs
+import contextlib
 import itertools
 from collections import Counter
 from random import Random
@@ -25,7 +26,7 @@ from unittest import mock
 from tests.fake_worker import END_ID, VOCAB, FakeWorker, embedding, expected_output, extend_tags
 from tests.simulation import NO_FAULT, digest_of_three
 from tests.virtual.loop import VirtualLoop
-from tests.virtual.processes import ApiProcess, EngineProcess, Network, WorkerProcess, hello_of_process
+from tests.virtual.processes import ApiProcess, EngineProcess, KilledError, Network, WorkerProcess, hello_of_process
 
 from sixfold.api.call import Call
 from sixfold.api.errors import ClientGone
@@ -34,7 +35,7 @@ from sixfold.api.keys import ANYBODY
 from sixfold.config import SchedulerConfig
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
-from sixfold.kv_cache import KVCacheManager
+from sixfold.kv_cache import Journal, KVCacheManager
 from sixfold.messages import GenerateRequest, Sampling, WorkerFacts
 from sixfold.transport import codecs
 
@@ -88,24 +89,29 @@ class ServerSimulation:
             scheduling_policy=random.choice(["fcfs", "priority", "shortest", "fair"]),
         )
         caching, collides = random.random() < 0.8, random.random() < 0.3
+        journal = memoryview(bytearray(Journal.size(num_blocks, block_size)))
         self._engine_of = lambda epoch: EngineProcess(
             self._network,
             self._worker,
             config,
             epoch=epoch,
-            make_kv=lambda: KVCacheManager(
+            make_kv=lambda journal: KVCacheManager(
                 num_blocks,
                 block_size,
                 enable_prefix_caching=caching,
                 hash_key=b"simulation",
                 digest=digest_of_three if collides else None,
+                journal=journal,
             ),
+            journal=journal,
+            block_size=block_size,
             depth=depth,
         )
         self._stems = [[random.randrange(VOCAB) for _ in range(random.randint(1, 30))] for _ in range(3)]
         self._uids = itertools.count(1)
         self._epoch = 1
         self._engine = self._engine_of(self._epoch)
+        self._is_restarting = False
         self._apis: list[ApiProcess] = []
         self.came: Counter[str] = Counter()
         """How often what happened: no promise shall hold because nothing did."""
@@ -146,13 +152,27 @@ class ServerSimulation:
 
     async def _crash_engine(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
-        if not self._engine.is_alive:
+        if not self._engine.is_alive or self._is_restarting:
             return
+        self._is_restarting = True
+        match self._random.choice(("killed", "killed in a turn", "replaced")):
+            case "killed in a turn":
+                self._engine.journal.dies_in = self._random.randrange(6)
+            case "replaced":
+                self.came["engines replaced"] += 1
+                self._engine.server.leave()
+                self._engine.wake()
+        if not self._engine.journal.dies_in < 0 or self._engine.server._is_leaving:
+            await asyncio.sleep(self._random.random() * 0.2)
+        if self._engine.is_alive:
+            self._engine.crash()
         self.came["engine crashes"] += 1
-        self._engine.crash()
         await asyncio.sleep(self._random.random() * 0.2)
         self._epoch += 1
         self._engine = self._engine_of(self._epoch)
+        self._is_restarting = False
+        self.came["adopted blocks"] += self._engine.core.kv_cache.n_adopted
+        assert not self._engine.core.kv_cache.n_rejected, "a record is not whole"
 
     async def _replace_api(self) -> None:
         await asyncio.sleep(self._random.random() * 0.1)
@@ -162,8 +182,10 @@ class ServerSimulation:
 
     async def _forget_prefixes(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
-        self.came["forgotten caches"] += 1
-        self._engine.core.kv_cache.reset_prefix_cache()
+        if self._engine.is_alive:
+            self.came["forgotten caches"] += 1
+            with contextlib.suppress(KilledError):
+                self._engine.core.kv_cache.reset_prefix_cache()
 
     # ---- callers ----------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,9 @@ from sixfold.engine.engine_process import EngineServer
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
-from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
+from sixfold.kv_cache import Journal, KVCacheManager
+from sixfold.kv_cache.journal import Sealed
+from sixfold.messages import BlockId, GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
@@ -154,6 +155,30 @@ class _Executor(RemoteExecutor):
         return result
 
 
+class KilledError(Exception):
+    """The engine's process ends here."""
+
+
+class MortalJournal(Journal):
+    """One in whose use the engine may be killed, in the midst of whatever it is doing."""
+
+    dies_in = -1
+    """Records until then."""
+
+    def write(self, block: BlockId, sealed: Sealed) -> None:
+        self._live()
+        super().write(block, sealed)
+
+    def clear(self, block: BlockId) -> None:
+        self._live()
+        super().clear(block)
+
+    def _live(self) -> None:
+        if self.dies_in == 0:
+            raise KilledError
+        self.dies_in -= 1
+
+
 class CheckedCore(EngineCore):
     """Compares all that is said with the ledger, and that planning changes nothing."""
 
@@ -206,7 +231,9 @@ class EngineProcess:
         config: SchedulerConfig,
         *,
         epoch: int,
-        make_kv: Callable[[], KVCacheManager],
+        make_kv: Callable[[MortalJournal], KVCacheManager],
+        journal: memoryview,
+        block_size: int,
         depth: int,
     ) -> None:
         self._network = network
@@ -217,7 +244,9 @@ class EngineProcess:
             executor = _Executor(WORKER, epoch=epoch, config_digest=DIGEST)
         executor.on_result = worker.fake.retire
         facts = executor.facts
-        kv = make_kv()
+        # As `launch.open_journal` does it: when the worker has answered, and not before.
+        self.journal = MortalJournal(journal, facts.num_blocks, block_size, bytes(32))
+        kv = make_kv(self.journal)
         scheduler = Scheduler(
             config,
             kv,
@@ -260,8 +289,15 @@ class EngineProcess:
         if not self.is_alive:
             return
         self._selector.may_select = True
-        with contextlib.suppress(TurnOver):
+        try:
             self.server.run()
+            self.crash()  # it has left, as it was asked to
+        except TurnOver:
+            pass
+        except KilledError:
+            self.crash()
+        if not self.is_alive:
+            return
         self.core.check()
         open_uids = {one.request.uid for one in self.core.scheduler._register.sequences() if one.is_open}
         late = [one.request.message.deadline_s for one in self.core.scheduler._register.sequences() if one.is_open]

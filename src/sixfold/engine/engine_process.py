@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import selectors
+import signal
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 
 from sixfold.engine.core import EngineCore
-from sixfold.engine.launch import RunFiles, build_core, read_run_files
-from sixfold.engine.life import EXIT_WORKER_GONE, become_child
+from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_files
+from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
@@ -85,6 +86,7 @@ class EngineServer:
         self._step_id = -1
         self._stats_due_s = 0.0
         self._stats_final = False
+        self._is_leaving = False
         self._watched: set[FrameSocket] = set()
         """Channels with bytes that their peers have not taken yet."""
         self._selector = selectors.DefaultSelector()
@@ -93,14 +95,14 @@ class EngineServer:
         self._selector.register(executor.control, selectors.EVENT_READ, self._on_worker_control)
 
     def run(self) -> None:
-        """Serve until the worker goes away.
+        """Serve until `leave` was called and no step is outstanding.
 
         Raises:
             EngineDead: it did.
         """
         counts = self._counts
         turns, busy, outstanding = Count.ENGINE_TURNS.value, Count.ENGINE_BUSY.value, Count.ENGINE_OUTSTANDING.value
-        while True:
+        while not self._is_leaving or self._core.n_outstanding:
             counts[turns] += 1
             counts[busy] = self._core.has_work
             counts[outstanding] = self._core.n_outstanding
@@ -114,10 +116,16 @@ class EngineServer:
             self._deliver(self._core.expire())
             while (suspect := self._quarantine.next()) is not None:
                 self._try(*suspect)
-            self._core.fill()
+            if not self._is_leaving:
+                self._core.fill()
             self._flush()
             self._publish_stats()
             self._watch_unsent()
+
+    def leave(self) -> None:
+        """Launch nothing more, so that `run` ends with the steps that are outstanding. Requests stay as they are: API
+        processes send them to the next engine. May be called by a signal handler."""
+        self._is_leaving = True
 
     def close(self) -> None:
         """Close every connection to API processes."""
@@ -332,8 +340,8 @@ def _descriptor(channel: object) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
-    run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
+    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD JOURNAL_FD`."""
+    run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
@@ -342,8 +350,14 @@ def main(argv: list[str]) -> int:
         progress.counts[Count.ENGINE_ATTACHING] = 1
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
-        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key))
-        EngineServer(core, executor, listener, run, progress).run()
+        journal = open_journal(journal_fd, run, executor.facts, executor.instance)
+        core = build_core(
+            run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal
+        )
+        server = EngineServer(core, executor, listener, run, progress)
+        signal.signal(signal.SIGUSR1, lambda *_: server.leave())
+        server.run()
+        return EXIT_RESTART
     except EngineDead:
         return EXIT_WORKER_GONE
     except SixfoldError as e:

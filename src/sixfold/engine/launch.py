@@ -26,10 +26,12 @@ from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
 from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError
 
 if TYPE_CHECKING:
+    from sixfold.messages import WorkerFacts
     from sixfold.engine.core import EngineCore
     from sixfold.executor.executor import Executor
     from sixfold.executor.scripted import ScriptedBackend
     from sixfold.executor.worker import Worker
+    from sixfold.kv_cache import Journal
     from sixfold.model_file import ModelFile
     from sixfold.text import ChatTemplate, Tokenizer
 
@@ -44,6 +46,7 @@ __all__ = [
     "in_process",
     "load_text",
     "model_path",
+    "open_journal",
     "open_usable",
     "read_run_files",
     "recommended_sampling",
@@ -367,11 +370,26 @@ def hash_key_of(config: Config) -> bytes:
     return config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
 
 
-def build_core(config: Config, executor: Executor, *, epoch: int, hash_key: bytes) -> EngineCore:
+def open_journal(fd: int, run: RunFiles, facts: WorkerFacts, worker: int) -> Journal:
+    """The journal of the prefix cache, in the memory file that the supervisor hands to every engine of a server.
+
+    Args:
+        worker: instance of the worker's process; records of another one are void.
+    """
+    from sixfold.kv_cache import Journal, owner_of
+
+    owner = owner_of(bytes.fromhex(run.hash_key), run.digest, worker, facts.num_blocks, BLOCK_SIZE)
+    return Journal.open(fd, facts.num_blocks, BLOCK_SIZE, owner)
+
+
+def build_core(
+    config: Config, executor: Executor, *, epoch: int, hash_key: bytes, journal: Journal | None = None
+) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
+        journal: where the blocks of an engine before are adopted from, and this one's are told to the next.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
@@ -379,7 +397,11 @@ def build_core(config: Config, executor: Executor, *, epoch: int, hash_key: byte
 
     facts = executor.facts
     kv_cache = KVCacheManager(
-        facts.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=hash_key
+        facts.num_blocks,
+        BLOCK_SIZE,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        hash_key=hash_key,
+        journal=journal,
     )
     scheduler = Scheduler(
         config.scheduler,

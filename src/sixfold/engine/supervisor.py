@@ -4,7 +4,7 @@ It owns the listening sockets and the run directory. A child that dies is starte
 find the new one at the same socket (docs/reliability.md). One that dies before the server was ever ready, or again
 and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
 supervisor: the first one stops everything within two seconds, the second one kills. SIGTERM drains
-before that: what is in flight may finish.
+before that: what is in flight may finish. SIGUSR1 replaces the engine, and streams go on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
 from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
-from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
+from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.service_manager import ServiceManager
@@ -147,12 +147,15 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
+        """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
         self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_wish)
         self._poll.register(self._wake_read, select.POLLIN)
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
@@ -169,6 +172,11 @@ class _Supervisor:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"s")
 
+    def _on_wish(self, _number: int, _frame: object) -> None:
+        """Somebody wants another engine."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"r")
+
     # -- births ---------------------------------------------------------------------------------------------------
 
     def _start(self, role: str) -> None:
@@ -178,9 +186,10 @@ class _Supervisor:
             os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
+        elif role == "engine":
+            self._spawn(role, "sixfold.engine.engine_process", self._listeners[role].fileno(), self._journal)
         else:
-            module = "sixfold.engine.engine_process" if role == "engine" else "sixfold.engine.worker_process"
-            self._spawn(role, module, self._listeners[role].fileno())
+            self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
@@ -197,8 +206,11 @@ class _Supervisor:
         """Wait for signals, deaths, hangs and the end of the work. Returns: the exit status."""
         while True:
             ready = [fd for fd, _ in self._poll.poll(self._wait_ms())]
-            if self._wake_read in ready or self._done in ready:
+            if self._signals or self._done in ready:
                 return EXIT_OK
+            if self._wake_read in ready:
+                os.read(self._wake_read, select.PIPE_BUF)
+                self._replace_engine()
             for fd in ready:
                 if fd in self._unready:
                     self._on_readiness(fd)
@@ -210,6 +222,14 @@ class _Supervisor:
                 del self._due[role]
                 self._start(role)
             self._look(now_s)
+
+    def _replace_engine(self) -> None:
+        """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
+        new already."""
+        engine = self._children.get("engine")
+        if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
+            print("sixfold: the engine is replaced, as SIGUSR1 asks", file=sys.stderr)
+            engine.process.send_signal(signal.SIGUSR1)
 
     def _wait_ms(self) -> float | None:
         """Until there is something to do without an event; None: never."""
@@ -258,6 +278,10 @@ class _Supervisor:
         self._poll.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.role]
+        if status == EXIT_RESTART and child.role == "engine":
+            self._forget(child.role, status)
+            self._start(child.role)
+            return True
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
             cause += ": was the model's file cut short or its disk lost?"
@@ -295,7 +319,7 @@ class _Supervisor:
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
             epoch += 1
-            faults += is_own_fault(status) and status != EXIT_WORKER_GONE
+            faults += is_own_fault(status) and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
         else:
             counts[Count.RESTARTS_WORKER] += 1
             counts[Count.WORKER_LOADED] = 0
@@ -362,7 +386,7 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
+        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 

@@ -152,6 +152,8 @@ class Scheduler:
             blocks_total=self._kv.num_blocks,
             blocks_free=self._kv.n_free,
             blocks_cached=self._kv.n_cached,
+            blocks_adopted=self._kv.n_adopted,
+            blocks_rejected=self._kv.n_rejected,
             steps=self._next_step_id,
             preemptions=counters.preemptions,
             prompt_tokens=counters.prompt_tokens,
@@ -367,7 +369,7 @@ class Scheduler:
         sequence, end = row.sequence, row.end
         if result.status[index] != RowStatus.OK:
             # Whatever these blocks hold, nobody else shall reuse it.
-            sequence.is_tainted = True
+            self._kv.distrust(row.table)
             self._finish(sequence, fault(result.status[index]), deltas)
             return
         sequence.n_computed = end
@@ -429,7 +431,7 @@ class Scheduler:
             return
         self._draining.remove(sequence)
         if sequence.table.is_open:
-            self._kv.release(sequence.table, forget=sequence.is_tainted)
+            self._kv.release(sequence.table)
         if sequence.slot >= 0:
             self._slots.free(sequence.slot, sequence.generation)
             sequence.slot = -1

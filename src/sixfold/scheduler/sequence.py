@@ -87,7 +87,6 @@ class Sequence:
         "generation",
         "has_spoken",
         "incarnation",
-        "is_tainted",
         "key",
         "last_turn",
         "limit",
@@ -142,8 +141,6 @@ class Sequence:
 
         self.n_cached = 0
         """Prompt tokens found in the prefix cache at its first admission."""
-        self.is_tainted = False
-        """Its blocks may hold NaN: they are not retained."""
         self.has_spoken = self.n_output > 0
         """Whether a delta of it was emitted, be it by an engine that is gone."""
         wants_prompt_logprobs = message.prompt_logprobs is not None and choice == 0 and self.n_output == 0

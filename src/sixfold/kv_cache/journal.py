@@ -1,0 +1,131 @@
+"""What the prefix index says, in memory that outlives the engine: the next engine reads there what each block holds.
+
+One record per block, written by `PrefixIndex` whenever it enters or forgets a block, and by nobody else:
+
+    | node u64 | parent u64 | digest 16 | salt 32 | content 4 * block_size | crc u32 |      parent 0: a first block
+
+The order of writing is the whole protocol:
+
+    sealed     a block's keys and values are in memory, the step's result says so   then the record, `node` last
+    reused     `node` becomes 0                                                      then the step that writes is sent
+    killed     anywhere between: the record is missing, or whole
+
+So whatever the worker still computes for a dead engine, it writes no block that has a record. What cannot happen is
+checked all the same, before a record is believed: checksum, digest (keyed, over all tokens up to the block's end), the
+record of its parent. The header names the owner: server, configuration and the worker's process; under another owner
+every record is void, for its memory is another one.
+
+The memory belongs to no file system: prompts do not reach a disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from sixfold.messages import BlockId
+
+__all__ = ["OWNER_BYTES", "Journal", "Sealed", "owner_of"]
+
+OWNER_BYTES = 32
+_NODE = struct.Struct("<Q")
+_VERSION = b"1"
+NO_SALT = bytes(32)
+
+
+class Sealed(NamedTuple):
+    """What a block holds, and where it hangs in the tree of prefixes."""
+
+    digest: bytes
+    """Of everything up to the block's end."""
+    content: bytes
+    """Its token ids as 4-byte integers."""
+    parent: int | bytes
+    """Node above; the salt's name for the first block of a sequence."""
+    node: int
+    """From 1 on, never used again."""
+
+
+def owner_of(hash_key: bytes, *facts: object) -> bytes:
+    """The name of whoever may believe a journal: of the key of the digests, and of everything whose change makes the
+    blocks others."""
+    text = "\0".join(map(repr, (_VERSION, *facts)))
+    return blake2b(text.encode(), digest_size=OWNER_BYTES, key=hash_key).digest()
+
+
+class Journal:
+    """Records of blocks 0 .. num_blocks - 1. One writer at a time: the supervisor starts an engine when the one before
+    has ended.
+
+    Args:
+        memory: `size` bytes; zeros, or what an engine before has left.
+        owner: see `owner_of`; the records of another one are wiped.
+    """
+
+    def __init__(self, memory: memoryview, num_blocks: int, block_size: int, owner: bytes) -> None:
+        self._body = struct.Struct(f"<Q16s32s{4 * block_size}sI")
+        self._stride = _stride(block_size)
+        self._num_blocks = num_blocks
+        self._memory = memory
+        if memory[:OWNER_BYTES] != owner:
+            memory[:] = bytes(len(memory))
+            memory[:OWNER_BYTES] = owner
+
+    @staticmethod
+    def size(num_blocks: int, block_size: int) -> int:
+        """In bytes."""
+        return OWNER_BYTES + num_blocks * _stride(block_size)
+
+    @classmethod
+    def open(cls, fd: int, num_blocks: int, block_size: int, owner: bytes) -> Journal:
+        """The journal in a memory file, which gets the right size."""
+        size = cls.size(num_blocks, block_size)
+        if os.fstat(fd).st_size != size:
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, size)
+        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size, owner)
+
+    def write(self, block: BlockId, sealed: Sealed) -> None:
+        """The block's content is in memory and final."""
+        at = OWNER_BYTES + block * self._stride
+        digest, content, parent, node = sealed
+        first = isinstance(parent, bytes)
+        above, salt = (0, parent) if first else (parent, NO_SALT)
+        _NODE.pack_into(self._memory, at, 0)
+        crc = _crc(block, node, above, digest, salt, content)  # type: ignore[arg-type]
+        self._body.pack_into(self._memory, at + 8, above, digest, salt, content, crc)
+        _NODE.pack_into(self._memory, at, node)
+
+    def clear(self, block: BlockId) -> None:
+        """The block may be written from now on."""
+        _NODE.pack_into(self._memory, OWNER_BYTES + block * self._stride, 0)
+
+    def read(self) -> Iterator[tuple[BlockId, Sealed | None]]:
+        """Every block that has a record; None: it is not whole."""
+        for block, node in enumerate(self._nodes().tolist()):
+            if not node:
+                continue
+            at = OWNER_BYTES + block * self._stride
+            parent, digest, salt, content, crc = self._body.unpack_from(self._memory, at + 8)
+            if crc != _crc(BlockId(block), node, parent, digest, salt, content):
+                yield BlockId(block), None
+            else:
+                yield BlockId(block), Sealed(digest, content, parent or salt, node)
+
+    def _nodes(self) -> memoryview:
+        """[num_blocks] A pool may have a million blocks: they are not looked at one by one."""
+        return self._memory.cast("Q")[OWNER_BYTES // 8 :: self._stride // 8]
+
+
+def _stride(block_size: int) -> int:
+    n_bytes = 8 + struct.calcsize(f"<Q16s32s{4 * block_size}sI")
+    return -(-n_bytes // 8) * 8
+
+
+def _crc(block: int, node: int, parent: int, digest: bytes, salt: bytes, content: bytes) -> int:
+    return zlib.crc32(b"%d %d %d" % (block, node, parent) + digest.ljust(16, b"\0") + salt + content)
