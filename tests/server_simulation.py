@@ -95,6 +95,8 @@ class ServerSimulation:
             self._worker,
             config,
             epoch=epoch,
+            faults=self._faults,
+            on_fault=self._on_own_fault,
             make_kv=lambda journal: KVCacheManager(
                 num_blocks,
                 block_size,
@@ -110,6 +112,8 @@ class ServerSimulation:
         self._stems = [[random.randrange(VOCAB) for _ in range(random.randint(1, 30))] for _ in range(3)]
         self._uids = itertools.count(1)
         self._epoch = 1
+        self._faults = 0
+        """Crashes of engines by their own fault."""
         self._engine = self._engine_of(self._epoch)
         self._is_restarting = False
         self._apis: list[ApiProcess] = []
@@ -139,6 +143,7 @@ class ServerSimulation:
         for api in self._apis:
             api.check_left()
         assert not self._worker.fake.slots, "the worker still holds a slot"
+        self.came += self._network.came
         stats = self._engine.core.stats()
         for name in ("preemptions", "cached_tokens", "wasted_rows", "mixed_steps"):
             self.came[name] += getattr(stats, name)
@@ -155,7 +160,10 @@ class ServerSimulation:
         if not self._engine.is_alive or self._is_restarting:
             return
         self._is_restarting = True
-        match self._random.choice(("killed", "killed in a turn", "replaced")):
+        match self._random.choice(("killed", "killed in a turn", "by its own fault", "replaced")):
+            case "by its own fault":
+                self._faults += 1
+                self.came["engines' own faults"] += 1
             case "killed in a turn":
                 self._engine.journal.dies_in = self._random.randrange(6)
             case "replaced":
@@ -166,6 +174,17 @@ class ServerSimulation:
             await asyncio.sleep(self._random.random() * 0.2)
         if self._engine.is_alive:
             self._engine.crash()
+        await self._restart()
+
+    def _on_own_fault(self) -> None:
+        """The engine has ended because of what it was told."""
+        self._faults += 1
+        self.came["engines' own faults"] += 1
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._loop.create_task(self._restart())
+
+    async def _restart(self) -> None:
         self.came["engine crashes"] += 1
         await asyncio.sleep(self._random.random() * 0.2)
         self._epoch += 1
@@ -230,16 +249,27 @@ class ServerSimulation:
         generation = Generation(api.context, [request], TextOptions(stop=stops))
         seen = [_Seen() for _ in range(request.n)]
         if random.random() < 0.2:
-            self._loop.call_later(random.random() * 0.2, _leave, generation, api)
+            self._loop.call_later(random.random() * 0.2, self._leave, generation, api, request)
         outcome = "done"
+
+        def take(out: list[ChoiceDelta]) -> None:
+            for delta in out:
+                seen[delta.index].take(delta)
+                if delta.finish_reason is not None:
+                    self._network.ended[request.uid, delta.index] = self._loop.time()
+            handle = api.engine._handles.get(request.uid)
+            if handle is not None:
+                for choice, tokens in zip(seen, handle._replay._tokens, strict=True):
+                    assert tokens[: len(choice.tokens)] == choice.tokens, "a replay would begin at another token"
+
         try:
             await generation.start(_call(str(request.uid)))
-            await generation.run(lambda out: [seen[delta.index].take(delta) for delta in out])  # type: ignore[arg-type]
+            await generation.run(take)  # type: ignore[arg-type]
         except (ClientGone, DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed) as error:
-            outcome = type(error).__name__
+            outcome = "poisoned" if getattr(error, "code", None) == "poisoned" else type(error).__name__
         finally:
             usage = generation.usage()
-            _leave(generation, api)
+            self._leave(generation, api, request)
         self.came[outcome] += 1
         for choice in range(request.n):
             self._check(request, choice, stops, seen[choice], outcome)
@@ -255,8 +285,18 @@ class ServerSimulation:
                 assert api.dead is not None, "an engine's crash reaches a caller"
             case "NotReady":
                 assert self.came["engine crashes"], "refused without a reason"
+            case "poisoned":
+                assert self._faults >= 2, "blamed without a reason"
             case "RequestFailed":
                 assert any(reason == "error" for _, _, reason in expected), "failed without a reason"
+
+    def _leave(self, generation: Generation, api: ApiProcess, request: GenerateRequest) -> None:
+        """The caller is gone, or has all."""
+        has_verdict = bool(generation._handles)  # whoever leaves before is not noticed earlier than it comes
+        if generation in api.context.generations:
+            generation.close()
+        for choice in range(request.n if has_verdict else 0):
+            self._network.ended.setdefault((request.uid, choice), self._loop.time())
 
     def _check(self, request: GenerateRequest, choice: int, stops: tuple[str, ...], seen: _Seen, outcome: str) -> None:
         tokens, text, reason = alone(request, choice, self._capacity, stops)
@@ -279,12 +319,6 @@ def _call(label: str) -> Call:
         request_id=label, tenant=ANYBODY.tenant, caller=ANYBODY, use_tokens=lambda n_tokens: None
     )
     return call
-
-
-def _leave(generation: Generation, api: ApiProcess) -> None:
-    """The caller is gone, or has all."""
-    if generation in api.context.generations:
-        generation.close()
 
 
 class _Seen:

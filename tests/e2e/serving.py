@@ -40,15 +40,16 @@ class Server:
 
     Args:
         arguments: of `sixfold serve`.
+        port: 0 is any free one.
     """
 
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
+    def __init__(self, *arguments: str, port: int = 0) -> None:
+        self._arguments = (*arguments, "--port", str(port))
         self.output = ""
 
     def __enter__(self) -> Server:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sixfold", "serve", *self._arguments, "--port", "0"],
+            [sys.executable, "-m", "sixfold", "serve", *self._arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

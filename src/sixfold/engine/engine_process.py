@@ -248,8 +248,12 @@ class EngineServer:
 
     def _try(self, peer: ApiPeer, suspect: GenerateRequest) -> None:
         """The API process hears of it first: should it crash us now, that was its doing."""
-        self._tell(peer, Admitted(suspect.uid))
-        self._add(peer, suspect)
+        try:
+            self._tell(peer, Admitted(suspect.uid))
+            self._add(peer, suspect)
+        except OSError as e:
+            self._quarantine.passed(suspect.uid)
+            self._drop_faulty(peer, e)
 
     def _tell(self, peer: ApiPeer, verdict: Admitted | Rejected) -> None:
         if peer.control is not None:

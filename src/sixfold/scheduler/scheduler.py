@@ -356,6 +356,8 @@ class Scheduler:
                 self._apply(row, index, result, deltas)
             else:
                 self._counters.wasted_rows += 1
+                if result.status[index] != RowStatus.OK:
+                    self._kv.distrust(row.table)
             if sequence.state is not running:
                 self._pass_fence(sequence)
         for parent in launched.fork_parents:
