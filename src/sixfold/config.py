@@ -122,6 +122,9 @@ class ApiConfig:
     metrics_access: str = setting(
         "admin", "who may read /metrics where there are keys", choices=("admin", "user", "open")
     )
+    metrics_aliases: str = setting(
+        "none", "other names that metrics have, too, where they mean the same", choices=("none", "vllm")
+    )
     tls_cert: str = setting("", "PEM file of the certificate and its chain: serve https")
     tls_key: str = setting("", "PEM file of the certificate's private key")
     api_server_count: int = setting(1, "API processes that share the port", low=1, high=64)

@@ -39,6 +39,7 @@ from sixfold.api.responses.retrieve import delete_response, list_input_items, re
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 
 __all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
@@ -79,10 +80,12 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
-def build_app(client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None) -> App:
+def build_app(
+    client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None, delivery: Delivery | None = None
+) -> App:
     """The application over an engine."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics))
+    return App(ApiContext(client, config, metrics, delivery))
 
 
 class App:

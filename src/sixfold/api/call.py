@@ -295,7 +295,8 @@ class Call:
             headers.append((b"retry-after-ms", b"%d" % wait_ms))
         if answer.status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
-        self.context.metrics.count_refusal(answer.status)
+        body = describe(error, self.request_id)[1]
+        self.context.metrics.count_refusal(answer.status, body.code or body.type)
         self.log_fault(error)
         await self.respond(answer.status, answer.body, headers=headers)
 

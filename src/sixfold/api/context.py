@@ -6,8 +6,8 @@ Everything here belongs to one event loop; only `in_thread` leaves it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +21,10 @@ from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.sites import API_THREAD
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -85,15 +88,22 @@ class ApiContext:
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        delivery: how the time of a batch is divided.
+        meter: where this process's time is counted.
 
     Raises:
         ConfigError: the key file cannot be used.
     """
 
-    def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
+    def __init__(
+        self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics, delivery: Delivery | None = None
+    ) -> None:
         self.client = client
         self.config = config
         self.metrics = metrics
+        self.delivery = delivery or Delivery()
+        self.meter = self.delivery.meter
+        self._notes: deque[tuple[int, int, int]] = deque()
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
         self.in_flight = 0
         self.scored = 0
@@ -218,12 +228,28 @@ class ApiContext:
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run template and tokenizer work beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *args, **kwargs))
+        return await self._run(self._pool, work, *args, **kwargs)
 
     async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for calls that generate nothing: no generation waits for them."""
-        call = functools.partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._aside_pool, call)
+        return await self._run(self._aside_pool, work, *args, **kwargs)
+
+    def note(self, site: int, started_ns: int, ended_ns: int) -> None:
+        """Time that was spent in a thread: the meter has one writer, the event loop."""
+        self._notes.append((site, started_ns, ended_ns))
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        asked_ns = now()
+
+        def call() -> R:
+            self.note(API_THREAD, asked_ns, now())
+            return work(*args, **kwargs)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call)
+        finally:
+            while self._notes:
+                self.meter.add(*self._notes.popleft())
 
     def close(self) -> None:
         for pool in (self._pool, self._aside_pool):

@@ -20,8 +20,9 @@ from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
-from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
+from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.meter import now
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
 
@@ -59,6 +60,7 @@ class Generation:
 
     def __init__(self, context: ApiContext, requests: list[GenerateRequest], options: TextOptions) -> None:
         self._context = context
+        self._delivery = context.delivery
         self._requests = requests
         self._handles: list[RequestHandle] = []
         self._take: Callable[[list[ChoiceDelta]], None] | None = None
@@ -150,6 +152,7 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        self._count_abort(error)
         self._error = error or ClientGone()
         self._fail(self._error)
         for handle in self._handles:
@@ -163,12 +166,27 @@ class Generation:
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self._reasons())
 
+    def _count_abort(self, error: Exception | None) -> None:
+        """Who ends it, if not the engine."""
+        if (self._ended is not None and self._ended.done()) or all(processor.done for processor in self._processors):
+            return
+        cause = "shutdown" if isinstance(error, NotReady) else "request" if error is not None else "client_gone"
+        if self._call is not None and self._call.fault == "slow_reader":
+            cause = "slow_reader"
+        self._context.metrics.aborts[cause] += 1
+
     def usage(self) -> TotalUsage:
         parts = [processor.usage for processor in self._processors]
         prompt = sum(part.prompt_tokens for part in parts)
         completion = sum(part.completion_tokens for part in parts)
         cached = sum(part.cached_tokens for part in parts)
         return TotalUsage(prompt, completion, prompt + completion, PromptDetails(cached))
+
+    def _note_start(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            if delta.started_s:
+                self._timing.started(delta.started_s)
+                return
 
     def _reasons(self) -> list[str]:
         n = self._requests[0].n
@@ -194,7 +212,12 @@ class Generation:
             for scored in deltas:
                 if scored.prompt_logprobs is not None:
                     self.prompt_scores[prompt] = scored.prompt_logprobs
+        started_ns = now() if self._delivery.splits else 0
+        if not self._timing.started_s:
+            self._note_start(deltas)
         out, finish_at = self._processors[prompt].push(deltas)
+        if started_ns:
+            self._delivery.detokenize_ns += now() - started_ns
         for stop in finish_at:
             self._handles[prompt].finish_at(stop.choice, stop.n_tokens)
         n_tokens = 0

@@ -16,6 +16,9 @@ from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
 from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import Meter
+from sixfold.observability.processes import Processes
 
 __all__ = ["main", "set_up_logging"]
 
@@ -47,8 +50,15 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     set_up_logging(run.config.api.log_level, index)
     text = load_text(run.config)
     progress = Progress.open(run_dir)
+    delivery = Delivery(Meter.create(run_dir, f"api-{index}"))
     engine = EngineClient(
-        run.engine_path, run.config, text, config_digest=run.digest, progress=progress, api_server=index
+        run.engine_path,
+        run.config,
+        text,
+        config_digest=run.digest,
+        progress=progress,
+        api_server=index,
+        delivery=delivery,
     )
     loop = asyncio.get_running_loop()
 
@@ -67,6 +77,8 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     [http],
                     api_server=index,
                     restarts=progress.restarts,
+                    delivery=delivery,
+                    processes=Processes(run_dir, run.config.api.api_server_count),
                     on_started=started,
                 )
             )

@@ -12,9 +12,11 @@ import uvicorn
 from sixfold.api.app import App, build_app
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
-from sixfold.config import ApiConfig
+from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.processes import Processes
 
 __all__ = ["ApiServer", "serve"]
 
@@ -38,6 +40,8 @@ async def serve(
     *,
     api_server: int = 0,
     restarts: Callable[[], Mapping[str, int]] | None = None,
+    delivery: Delivery | None = None,
+    processes: Processes | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
 ) -> None:
     """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
@@ -46,9 +50,11 @@ async def serve(
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
         restarts: for the metrics: role of a process -> how often one was started again.
+        delivery: where the time of this process is counted.
+        processes: the server's, for the metrics.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    server = ApiServer(client, config, api_server=api_server, restarts=restarts)
+    server = ApiServer(client, config, api_server=api_server, restarts=restarts, delivery=delivery, processes=processes)
     await server.run(sockets, on_started)
 
 
@@ -62,10 +68,20 @@ class ApiServer:
         *,
         api_server: int = 0,
         restarts: Callable[[], Mapping[str, int]] | None = None,
+        delivery: Delivery | None = None,
+        processes: Processes | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
-        metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server, **more)
-        self.app: App = build_app(client, config, metrics)
+        metrics = ApiMetrics(
+            client.model_name,
+            lambda: client.stats,
+            api_server,
+            processes=processes,
+            aliases=config.metrics_aliases,
+            block_size=BLOCK_SIZE,
+            **more,
+        )
+        self.app: App = build_app(client, config, metrics, delivery)
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(

@@ -30,6 +30,9 @@ from sixfold.messages import (
     TokenDelta,
     Welcome,
 )
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_RECEIVE, API_VERDICT
 from sixfold.transport import Frame, FrameReader, codecs, frame
 from sixfold.transport.sockets import INSTANCE
 
@@ -131,6 +134,7 @@ class EngineClient:
         config_digest: both ends must have been started with the same configuration.
         progress: where the supervisor sees what this process waits for.
         api_server: this process's number.
+        delivery: where the time of what comes is counted.
     """
 
     def __init__(
@@ -142,7 +146,9 @@ class EngineClient:
         config_digest: str,
         progress: Progress | None = None,
         api_server: int = 0,
+        delivery: Delivery | None = None,
     ) -> None:
+        self._delivery = delivery or Delivery()
         self._path = path
         self._digest = config_digest
         self.tokenizer = text.tokenizer
@@ -221,11 +227,15 @@ class EngineClient:
         self._count()
         self._counts[self._count_sent] += 1
         self._send(request)
+        meter, asked_ns = self._delivery.meter, now()
+        meter.enter(API_VERDICT, asked_ns, request.uid)
         try:
             await handle._verdict
         except asyncio.CancelledError:
             handle.abort()
             raise
+        finally:
+            meter.leave(API_VERDICT, asked_ns, now(), uid=request.uid)
         return handle
 
     async def _wait_up(self, deadline_s: float | None) -> None:
@@ -331,6 +341,7 @@ class EngineClient:
             self._on_welcome(message)
 
     def _on_outputs(self, received: Frame) -> None:
+        started_ns = now()
         batch: OutputBatch = codecs.decode_output(received.body)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
@@ -340,8 +351,13 @@ class EngineClient:
             if handle is not None:
                 handle._take(delta)
                 handles[handle] = None
+        received_ns = now()
+        delivery = self._delivery
+        delivery.meter.add(API_RECEIVE, started_ns, received_ns, batch.step_id)
+        delivery.begin()
         for handle in handles:
             handle._deliver()
+        delivery.end(received_ns, batch.step_id)
 
 
 class _Link:

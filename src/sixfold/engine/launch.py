@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sixfold.kv_cache import Journal
     from sixfold.messages import WorkerFacts
     from sixfold.model_file import ModelFile
+    from sixfold.observability.meter import Meter
     from sixfold.text import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -346,8 +347,11 @@ def load_script(path: str) -> Script:
         raise ConfigError(f"--script {path}: {e}", param="--script") from e
 
 
-def build_worker(config: Config) -> Worker:
+def build_worker(config: Config, meter: Meter | None = None) -> Worker:
     """Load the model of a resolved configuration and make its slots.
+
+    Args:
+        meter: of this process; None: nobody asks.
 
     Raises:
         ModelFileError: the model file cannot be used.
@@ -356,11 +360,11 @@ def build_worker(config: Config) -> Worker:
     from sixfold.executor.worker import Worker
 
     if config.executor.executor == "scripted":
-        return Worker(_scripted_backend(config))
+        return Worker(_scripted_backend(config), meter)
     from sixfold.executor.model_runner import NativeBackend
 
     try:
-        return Worker(NativeBackend.load(config))
+        return Worker(NativeBackend.load(config), meter)
     except MemoryError as e:
         raise DoesNotFit("memory ran out while the model was loaded", param="model") from e
 
@@ -383,13 +387,20 @@ def open_journal(fd: int, run: RunFiles, facts: WorkerFacts, worker: int) -> Jou
 
 
 def build_core(
-    config: Config, executor: Executor, *, epoch: int, hash_key: bytes, journal: Journal | None = None
+    config: Config,
+    executor: Executor,
+    *,
+    epoch: int,
+    hash_key: bytes,
+    journal: Journal | None = None,
+    meter: Meter | None = None,
 ) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
         journal: where the blocks of an engine before are adopted from, and this one's are told to the next.
+        meter: of this process; None: nobody asks.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
@@ -411,7 +422,7 @@ def build_core(
         max_slots=facts.max_slots,
         pipeline_depth=config.executor.pipeline_depth,
     )
-    return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth)
+    return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth, meter=meter)
 
 
 def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:

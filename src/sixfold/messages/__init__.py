@@ -3,7 +3,7 @@
 Runs in: every process. Owns: nothing. May import: errors. Start reading at: request.py, then step.py, output.py.
 """
 
-from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
+from sixfold.messages.control import WAIT_REASONS, Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
 from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
@@ -22,6 +22,7 @@ __all__ = [
     "EMBED",
     "PROMPT_LOGPROBS",
     "SAMPLE",
+    "WAIT_REASONS",
     "Abort",
     "Admitted",
     "BlockId",

@@ -161,11 +161,30 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            waiting_for=self._waiting_for(),
+            prefilled_tokens=counters.prefilled_tokens,
+            decode_rows=counters.decode_rows,
+            step_prefill_tokens=counters.step_prefill_tokens,
+            step_decode_rows=counters.step_decode_rows,
             queued_tokens=self._n_queued_tokens,
             queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
             place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
+
+    def _waiting_for(self) -> dict[str, int]:
+        """Why choices wait, as far as there are any: the head of the queue stands for all that it has to wait for."""
+        n_queued = len(self._queue)
+        n_held = self._n_open - len(self._running) - n_queued
+        n_held -= sum(sequence.state is State.PREEMPTING for sequence in self._draining)
+        reasons = {"leader": n_held} if n_held else {}
+        if n_queued:
+            n_preempted = sum(sequence.incarnation > 0 for sequence in self._queue)
+            if n_preempted:
+                reasons["preempted"] = n_preempted
+            if n_queued > n_preempted:
+                reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
+        return reasons
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
@@ -273,7 +292,7 @@ class Scheduler:
             return Plan(self._next_step_id)
         return plan
 
-    def launch(self, plan: Plan) -> StepPlan:
+    def launch(self, plan: Plan, now_s: float = 0.0) -> StepPlan:
         """Act on a plan whose blocks were reserved; the returned message is for the worker, and must be sent."""
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
         self._next_step_id += 1
@@ -293,7 +312,7 @@ class Scheduler:
         n_decode = 0
         for row in plan.rows:
             if row.prefix is not None:
-                self._admit(row)
+                self._admit(row, now_s)
                 step.admits.append(slot_admit(row.sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
@@ -301,17 +320,23 @@ class Scheduler:
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
         write_rows(step, plan.rows)
-        self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters = self._counters
+        counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters.step_decode_rows = n_decode
+        counters.step_prefill_tokens = step.n_tokens - n_decode
+        counters.decode_rows += n_decode
+        counters.prefilled_tokens += counters.step_prefill_tokens
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
-    def _admit(self, row: Row) -> None:
+    def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
         self._queue.admit(sequence)
         self._policy.admitted(request)
         if not request.has_started:
             request.has_started = True
+            request.started_s = now_s
             self._counters.prompt_tokens += sequence.n_prompt
             self._n_queued_tokens -= sequence.n_prompt
         if sequence.choice == 0 and sequence.last_turn < 0:
