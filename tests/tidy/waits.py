@@ -1,8 +1,8 @@
 """Finds the places in a source where one part waits for another: a lint, in one pass over the syntax tree.
 
-What counts: `await` of anything but a coroutine of ours (whose own body is looked at), `async with` and `async for`, calls
-of what blocks (`wait`, `join`, `acquire`, `select`, `poll`, `accept`, `recv`, `sendall`, `sleep`, `result`, `flock` ...),
-sending with `block=True`, reading a pipe, and `with` a lock.
+What counts: `await` of anything but a coroutine of ours (whose own body is looked at), `async with`, `async for`, calls
+of what blocks (`wait`, `join`, `acquire`, `select`, `poll`, `accept`, `recv`, `sendall`, `sleep`, `result`, `flock`
+...), sending with `block=True`, reading a pipe, and `with` a lock.
 """
 
 from __future__ import annotations

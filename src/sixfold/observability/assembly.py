@@ -333,9 +333,7 @@ def paint(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interva
             last = painted[-1] if painted else None
             if last is not None and last.end_ns == since_ns and (last.state, last.step) == (top.state, top.step):
                 since_ns = painted.pop().start_ns
-            painted.append(
-                Interval(since_ns, at_ns, top.state, top.site, top.process, top.step, top.uid, top.choice)
-            )
+            painted.append(Interval(since_ns, at_ns, top.state, top.site, top.process, top.step, top.uid, top.choice))
         since_ns = at_ns
         rank = _RANK[part.state]
         if begins:

@@ -23,6 +23,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sixfold.observability.sites import DIGEST, SITES
@@ -50,7 +51,8 @@ now: Callable[[], int] = time.monotonic_ns
 """The clock of all meters, in ns."""
 
 
-class SiteTotals(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SiteTotals:
     """What one site adds up to, since the server's start."""
 
     count: int

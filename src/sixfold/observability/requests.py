@@ -4,8 +4,8 @@ A record is written when its call is handed to the engine and again when it is o
 of them, so whichever API process is asked answers for all.
 
 The file: a header of 4 words of 8 bytes (records ever begun, those begun before this process, 2 spare), and a ring of
-RECORDS slots of SLOT_BYTES bytes: a word that counts the writings of the slot (odd while one is going on), the length of
-the record as a word of 4 bytes, the record in msgpack.
+RECORDS slots of SLOT_BYTES bytes: a word that counts the writings of the slot (odd while one is going on), the length
+of the record as a word of 4 bytes, the record in msgpack.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ SITES: tuple[Site, ...] = (*_sites, *WAITS)
 
 _ids = {site.name: index for index, site in enumerate(SITES)}
 
-API_BODY = _ids["api.body"]
 API_ENGINE = _ids["api.engine"]
+API_BODY = _ids["api.body"]
 API_ASIDE = _ids["api.aside"]
 API_RESTART = _ids["api.restart"]
 API_STORE = _ids["api.store"]
