@@ -14,19 +14,20 @@ import mmap
 import os
 import struct
 import time
+from contextvars import ContextVar
 
 import msgspec
 
 from sixfold.observability.timeline import State
 
-__all__ = ["IN_ENGINE", "RECORDS", "CallRecord", "RequestRing", "read_all"]
+__all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "RequestRing", "current", "read_all", "stage"]
 
 RECORDS = 1024
 """Calls per API process that are kept."""
-SLOT_BYTES = 1024
+SLOT_BYTES = 2048
 MAX_UIDS = 32
 """Of one call, of which the engine's part can be shown."""
-MAX_STAGES = 32
+MAX_STAGES = 64
 
 _HEADER = 32
 _slot = struct.Struct("=QI")
@@ -75,8 +76,22 @@ class CallRecord(msgspec.Struct, array_like=True):
 
     def enter(self, state: State | None, at_ns: int = 0) -> None:
         """From now on (or from `at_ns`) it is in this state."""
+        at_ns = at_ns or time.monotonic_ns()
+        if self.stages:
+            at_ns = max(at_ns, self.stages[-1][1])
         if len(self.stages) < MAX_STAGES:
-            self.stages.append((_NUMBER[state], at_ns or time.monotonic_ns()))
+            self.stages.append((_NUMBER[state], at_ns))
+
+
+current: ContextVar[CallRecord | None] = ContextVar("current", default=None)
+"""Of the call whose task, or whose work in a thread, this is."""
+
+
+def stage(state: State | None) -> None:
+    """The current call, if there is one, is in this state from now on."""
+    record = current.get()
+    if record is not None:
+        record.enter(state)
 
 
 class RequestRing:

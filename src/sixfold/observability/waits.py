@@ -181,8 +181,8 @@ _ENGINE = (
         "engine.preempting",
         "scheduler/scheduler.py: _pass_fence",
         "a choice that lost its place, for the steps in flight that still have it",
-        protects="its tokens in flight are delivered once and are not drawn again",
-        test="unit/scheduler/test_waits.py::test_without_the_drain_a_preempted_choice_speaks_twice",
+        protects="no block is given away while a step in flight uses it, and no token that was drawn is lost",
+        test="unit/scheduler/test_waits.py::test_without_the_drain_a_preempted_choice_frees_blocks_in_use",
         bound="two steps",
     ),
     _invariant(

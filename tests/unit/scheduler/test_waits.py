@@ -38,10 +38,10 @@ def end_early_and_let_others_in() -> None:
 
 
 def outgrow_the_pool() -> None:
-    """Two choices need more blocks than there are: the newer one loses its place with a step in flight."""
-    sim = Simulation(num_blocks=8, block_size=2, pipeline_depth=2, enable_prefix_caching=False)
-    sim.add(range(4), 10)
-    sim.add(range(10, 13), 10)
+    """Four choices need more blocks than there are: newer ones lose their places with a step in flight."""
+    sim = Simulation(num_blocks=12, block_size=2, pipeline_depth=2, enable_prefix_caching=False)
+    for n_prompt in (5, 4, 3, 2):
+        sim.add(range(10 * n_prompt, 11 * n_prompt), 9)
     sim.run()
     assert sim.scheduler.stats().preemptions, "the test is about them"
 
@@ -73,7 +73,7 @@ def test_without_the_fence_a_step_in_flight_uses_blocks_of_others(monkeypatch: p
     breaks(end_early_and_let_others_in)
 
 
-def test_without_the_drain_a_preempted_choice_speaks_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_drain_a_preempted_choice_frees_blocks_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     outgrow_the_pool()
     honest = Scheduler._pass_fence
 
