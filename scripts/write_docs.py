@@ -212,13 +212,12 @@ def waits_page() -> str:
     lines = [
         MADE,
         "# Waits\n",
-        "Every place where one part of the server waits for another, and why. A wait is kept if it protects something, "
-        "is no loss while",
-        "something else runs, or is a cost with a known lever; a test finds waits that are not listed here, and each "
-        "test that is named",
-        "exists and fails without its wait. `sixfold waits` shows what they cost on a running server, "
-        "`/debug/requests` where the time of",
-        "single requests went.\n",
+        "Every place where one part of the server waits for another, and why. A wait is kept if it protects something",
+        "(*invariant*), is no loss while something else runs (*overlappable*), is a cost with a known lever",
+        "(*shrinkable*), or none, because nothing is to be done (*idle*). A test finds waits that are not listed here.",
+        "The tests that are named exist; those of the scheduler also run with the wait taken out, and see that",
+        "something breaks. `sixfold waits` shows what waits cost on a running server, `/debug/requests` where the time",
+        "of single requests went.\n",
     ]
     for component in dict.fromkeys(site.component for site in SITES):
         sites = [site for site in SITES if site.component == component and site.kind is not Kind.WORK]

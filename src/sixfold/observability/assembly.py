@@ -92,7 +92,7 @@ class Snapshot:
         # Calls first: what they refer to is noted by then.
         self.calls = read_all(run_dir, n_api)
         self.now_ns = meter.now()
-        entries = _read(lambda: Journal.open(run_dir).entries())
+        entries = _journal(run_dir)
         self._epochs = [entry.at_ns for entry in entries if entry.event == Event.EPOCH]
         self._reasons = [entry for entry in entries if entry.event == Event.REASON]
         self._reason_times = [entry.at_ns for entry in self._reasons]
@@ -102,11 +102,11 @@ class Snapshot:
                 self._entries[entry.uid].append(entry)
         self._steps: dict[tuple[int, int], _Step] = defaultdict(_Step)
         self._last_step: dict[int, int] = {}
-        self._stamp(_read(lambda: Meter.open(run_dir, "engine").recent()))
-        self._stamp(_read(lambda: Meter.open(run_dir, "worker-0").recent()))
+        self._stamp(_stamps(run_dir, "engine"))
+        self._stamp(_stamps(run_dir, "worker-0"))
         self._losses: list[list[Span]] = []
         for api in range(n_api):
-            stamps = _read(lambda api=api: Meter.open(run_dir, f"api-{api}").recent())  # type: ignore[misc]
+            stamps = _stamps(run_dir, f"api-{api}")
             self._losses.append([(start, end) for start, end, site, _, _ in stamps if site == API_ENGINE])
         oldest = [entries[0].at_ns] if entries else []
         if self._steps:
@@ -360,9 +360,17 @@ def _clipped(intervals: Iterable[Interval], windows: list[Span]) -> Iterator[Int
                 yield Interval(start, end, part.state, part.site, part.process, part.step, part.uid, part.choice)
 
 
-def _read(read):  # type: ignore[no-untyped-def]
-    """What `read` gives; nothing where the process has not begun yet."""
+def _journal(run_dir: str) -> list[Entry]:
+    """Nothing where the engine has not begun yet."""
     try:
-        return read()
+        return Journal.open(run_dir).entries()
+    except OSError:
+        return []
+
+
+def _stamps(run_dir: str, role: str) -> list[meter.Interval]:
+    """Nothing where the process has not begun yet."""
+    try:
+        return Meter.open(run_dir, role).recent()
     except OSError:
         return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from sixfold.api.call import Call
@@ -115,7 +117,7 @@ async def request(call: Call) -> None:
     await call.respond(200, body)
 
 
-def _sums(found: RequestTimeline, now_ns: int, since_ns: int) -> dict[str, object]:
+def _sums(found: RequestTimeline, now_ns: int, since_ns: int) -> dict[str, Any]:
     return {
         "id": found.request_id,
         "path": found.path,
