@@ -41,7 +41,7 @@ _RANK = {state: rank for rank, state in enumerate(State)}
 _SITES = {
     State.RECEIVE: "api.body",
     State.PARSE: "api.parse",
-    State.THREAD: "api.credit",
+    State.THREAD: "api.thread",
     State.TEMPLATE: "api.template",
     State.TOKENIZE: "api.tokenize",
     State.SUBMIT: "api.verdict",

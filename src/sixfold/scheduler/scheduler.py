@@ -279,7 +279,7 @@ class Scheduler:
             return Plan(self._next_step_id)
         return plan
 
-    def launch(self, plan: Plan) -> StepPlan:
+    def launch(self, plan: Plan, now_s: float = 0.0) -> StepPlan:
         """Act on a plan whose blocks were reserved; the returned message is for the worker, and must be sent."""
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
         self._next_step_id += 1
@@ -300,7 +300,7 @@ class Scheduler:
         n_decode = 0
         for row in plan.rows:
             if row.prefix is not None:
-                self._admit(row)
+                self._admit(row, now_s)
                 step.admits.append(slot_admit(row.sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
@@ -313,7 +313,7 @@ class Scheduler:
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
-    def _admit(self, row: Row) -> None:
+    def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
         self._chronicle.admitted(sequence, self._next_step_id - 1)
@@ -321,6 +321,7 @@ class Scheduler:
         self._policy.admitted(request)
         if not request.has_started:
             request.has_started = True
+            request.started_s = now_s
             self._counters.prompt_tokens += sequence.n_prompt
             self._n_queued_tokens -= sequence.n_prompt
         if sequence.choice == 0 and sequence.last_turn < 0:
