@@ -36,6 +36,7 @@ from sixfold.messages import (
     StepResult,
     TokenDelta,
 )
+from sixfold.observability.journal import Reason
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
 from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
@@ -274,7 +275,8 @@ class Scheduler:
         if len(self._outstanding) >= self._pipeline_depth:
             return None
         plan = self._planner.plan(self._next_step_id)
-        self._chronicle.waits_for(self._planner.waits_for)
+        if plan is None:
+            self._tell_reason()
         if plan is None and self._slots.has_unannounced and not self._outstanding:
             return Plan(self._next_step_id)
         return plan
@@ -309,9 +311,14 @@ class Scheduler:
             self._move_on(row)
         write_rows(step, plan.rows)
         self._chronicle.launched(step, plan.rows)
+        self._tell_reason()
         self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
+
+    def _tell_reason(self) -> None:
+        """Why those wait that the latest plan leaves in the queue."""
+        self._chronicle.waits_for(self._planner.waits_for if len(self._queue) else Reason.STEP)
 
     def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
