@@ -1,7 +1,7 @@
 """What it takes to deliver a batch of deltas to their callers, by kind of work: text, events, writing.
 
-Looking at the clock around each of these would cost more than a hundredth of what they cost. So the whole of every batch
-is timed, and one batch in SAMPLED is taken apart; the parts are shares of the whole.
+Looking at the clock around each of these would cost more than a hundredth of what they cost. So the whole of every
+batch is timed, and one batch in SAMPLED is taken apart; the parts are shares of the whole.
 """
 
 from __future__ import annotations
