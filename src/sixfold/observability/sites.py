@@ -111,7 +111,13 @@ API_TEMPLATE = _work("api.template", "api/conversation.py: _prepare", "rendering
 API_TOKENIZE = _work("api.tokenize", "api/conversation.py: _prepare", "turning a prompt into tokens")
 
 ENGINE_INBOX = _site(
-    Site("engine.inbox", Kind.IDLE, "engine/engine_process.py: _wait", "no step is outstanding: waiting for requests")
+    Site(
+        "engine.inbox",
+        Kind.IDLE,
+        "engine/engine_process.py: _wait",
+        "no step is outstanding: waiting for requests",
+        bound="0.25 s (engine_process.IDLE_WAIT_S)",
+    )
 )
 ENGINE_RESULT = _site(
     Site(
@@ -120,6 +126,7 @@ ENGINE_RESULT = _site(
         "engine/engine_process.py: _wait",
         "waiting for the oldest outstanding step",
         meanwhile="the next step is planned and sent already; messages are read as they come",
+        bound="a step; a worker that hangs is ended after --hang-timeout-s",
     )
 )
 WORKER_STEP = _site(
@@ -129,6 +136,7 @@ WORKER_STEP = _site(
         "engine/worker_process.py: serve_engine",
         "waiting for a step",
         lever="steps outstanding: the next step is sent before this one ends",
+        bound="the next request",
     )
 )
 API_THREAD = _site(
@@ -138,6 +146,7 @@ API_THREAD = _site(
         "api/context.py: _run",
         "a prompt waits for one of the threads that render and tokenize",
         meanwhile="the event loop serves every other call",
+        bound="the texts before it; at most 256 calls are being prepared (context.MAX_PREPARING)",
     )
 )
 API_VERDICT = _site(
@@ -147,6 +156,7 @@ API_VERDICT = _site(
         "engine/client.py: submit",
         "waiting for the engine to queue or refuse a request",
         lever="the length of a turn of the engine's loop",
+        bound="a turn of the engine's loop; --hang-timeout-s",
     )
 )
 API_SOCKET = _site(
@@ -156,6 +166,7 @@ API_SOCKET = _site(
         "api/stream.py: drain",
         "the answer is complete, and its client still reads",
         protects="memory for what a client has not read is bounded",
+        bound="--stream-unread-s",
         test="contract/api/test_http.py::test_a_slow_reader_is_cut_off",
     )
 )
