@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sixfold.observability import meter
-from sixfold.observability.journal import Entry, Event, Journal, Mode, Reason
-from sixfold.observability.meter import Meter
+from sixfold.observability.journal import ENTRIES, Entry, Event, Journal, Mode, Reason
+from sixfold.observability.meter import RING, Meter
 from sixfold.observability.requests import API_STATES, CallRecord, read_all
 from sixfold.observability.sites import (
     API_ENGINE,
@@ -102,17 +102,17 @@ class Snapshot:
                 self._entries[entry.uid].append(entry)
         self._steps: dict[tuple[int, int], _Step] = defaultdict(_Step)
         self._last_step: dict[int, int] = {}
-        self._stamp(_stamps(run_dir, "engine"))
-        self._stamp(_stamps(run_dir, "worker-0"))
+        self.since_ns = entries[0].at_ns if len(entries) >= ENTRIES - 1 else 0
+        """Of calls that began before, something has been overwritten."""
+        for role in ("engine", "worker-0"):
+            stamps = _stamps(run_dir, role)
+            self._stamp(stamps)
+            if len(stamps) >= RING - 1:
+                self.since_ns = max(self.since_ns, stamps[0].end_ns)
         self._losses: list[list[Span]] = []
         for api in range(n_api):
             stamps = _stamps(run_dir, f"api-{api}")
             self._losses.append([(start, end) for start, end, site, _, _ in stamps if site == API_ENGINE])
-        oldest = [entries[0].at_ns] if entries else []
-        if self._steps:
-            oldest.append(min(step.launched or self.now_ns for step in self._steps.values()))
-        self.since_ns = max(oldest, default=0) if len(entries) > 1 else 0
-        """Calls that began before are not known in whole, if the rings have gone round."""
 
     def _stamp(self, stamps: Iterable[meter.Interval]) -> None:
         for start, end, site, number, _ in stamps:
