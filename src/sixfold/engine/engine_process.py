@@ -333,7 +333,7 @@ class EngineServer:
             peer.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas)))
         except OSError:
             self._drop(peer)
-        self._meter.add(ENGINE_FRAME, started_ns, now(), self._step_id)
+        self._meter.add(ENGINE_FRAME, started_ns, now(), max(self._step_id, 0))
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""

@@ -162,7 +162,7 @@ class Snapshot:
             if state is None or state is State.SUBMIT:
                 windows.append((start, after))
         engine = [part for uid in record.uids for part in self._engine_intervals(uid, self._losses[api])]
-        engine += self._deliveries(record)
+        engine += self._deliveries(record, [part.end_ns for part in engine if part.state is State.COMMIT])
         intervals += _clipped(engine, windows)
         intervals.sort(key=lambda part: (part.start_ns, part.end_ns))
         timeline = RequestTimeline(
@@ -180,14 +180,20 @@ class Snapshot:
         timeline.states = paint(intervals, record.start_ns, end_ns)
         return timeline
 
-    def _deliveries(self, record: CallRecord) -> Iterator[Interval]:
-        """How the last tokens came back."""
+    def _deliveries(self, record: CallRecord, committed: list[int]) -> Iterator[Interval]:
+        """How the last tokens came back.
+
+        Args:
+            committed: when the call's own steps were.
+        """
         for number, read_ns in record.ends:
             step = self._steps.get((self._epoch(read_ns), number))
             if step is None or not step.frame[0]:
                 continue
-            if step.commit[1]:
-                yield _interval(step.commit[1], step.frame[0], State.OUTBOX, "engine", number)
+            # Of several steps that were committed in one turn, the call's last may be an earlier one.
+            since_ns = max((at_ns for at_ns in committed if at_ns <= step.frame[0]), default=step.commit[1])
+            if since_ns:
+                yield _interval(since_ns, step.frame[0], State.OUTBOX, "engine", number)
             # The engine goes on while the API process reads: what both do at once is the reading.
             yield _interval(step.frame[0], max(read_ns, step.frame[0]), State.TO_API, "engine", number)
 
