@@ -27,7 +27,9 @@ class State(enum.StrEnum):
     GRAMMAR = "grammar"
     """A grammar is compiled to see that it can be."""
     TEMPLATE = "template"
+    """Its conversation is rendered."""
     TOKENIZE = "tokenize"
+    """Its text becomes tokens."""
     RESUME = "resume"
     """A thread is done, and the event loop has not seen it yet."""
     DELIVER = "deliver"
@@ -43,6 +45,7 @@ class State(enum.StrEnum):
     OUTBOX = "outbox"
     """Committed, and not sent yet: the next step is planned first."""
     COMMIT = "commit"
+    """The step's result is applied."""
     RESULT = "result"
     """From the worker's answer to its commit."""
 
