@@ -37,7 +37,7 @@ class State(enum.StrEnum):
     FINISH = "finish"
     """The document, or the last events, are made and written."""
     SOCKET = "socket"
-    """The client does not read what is there for it."""
+    """Its last bytes are written, as fast as its client reads."""
 
     # Tokens on their way back.
     TO_API = "to_api"
