@@ -252,7 +252,7 @@ def _states() -> Iterator[tuple[str, str]]:
 
 def _why(site: Site) -> str:
     if site.protects:
-        return f"{site.protects} (`{site.test}`)"
+        return f"{site.protects} (`tests/{site.test}`)"
     return (site.meanwhile and f"meanwhile: {site.meanwhile}") or (site.lever and f"lever: {site.lever}") or ""
 
 
