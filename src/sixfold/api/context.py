@@ -24,7 +24,10 @@ from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, 
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
-from sixfold.observability.sites import API_THREAD
+from sixfold.observability.observatory import Observatory
+from sixfold.observability.requests import RequestRing, current
+from sixfold.observability.sites import API_ASIDE, API_THREAD
+from sixfold.observability.timeline import State
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -88,6 +91,8 @@ class ApiContext:
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        observatory: what the server's processes note; None: nobody is to ask.
+        call_ring: where this process keeps what it knows of its latest calls.
         delivery: how the time of a batch is divided.
         meter: where this process's time is counted.
 
@@ -96,9 +101,16 @@ class ApiContext:
     """
 
     def __init__(
-        self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics, delivery: Delivery | None = None
+        self,
+        client: EngineFace,
+        config: ApiConfig,
+        metrics: ApiMetrics,
+        delivery: Delivery | None = None,
+        observatory: Observatory | None = None,
     ) -> None:
         self.client = client
+        self.observatory = observatory
+        self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
         self.config = config
         self.metrics = metrics
         self.delivery = delivery or Delivery()
@@ -228,26 +240,42 @@ class ApiContext:
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run template and tokenizer work beside the event loop."""
-        return await self._run(self._pool, work, *args, **kwargs)
+        return await self._run(self._pool, API_THREAD, work, *args, **kwargs)
 
     async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for calls that generate nothing: no generation waits for them."""
-        return await self._run(self._aside_pool, work, *args, **kwargs)
+        return await self._run(self._aside_pool, API_ASIDE, work, *args, **kwargs)
 
     def note(self, site: int, started_ns: int, ended_ns: int) -> None:
         """Time that was spent in a thread: the meter has one writer, the event loop."""
         self._notes.append((site, started_ns, ended_ns))
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        asked_ns = now()
+    async def _run(
+        self, pool: ThreadPoolExecutor, site: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        record, asked_ns = current.get(), now()
+        before = record.state if record is not None else None
 
         def call() -> R:
-            self.note(API_THREAD, asked_ns, now())
-            return work(*args, **kwargs)
+            began_ns = now()
+            self.note(site, asked_ns, began_ns)
+            token = current.set(record)
+            if record is not None:
+                record.enter(before, began_ns)
+            try:
+                return work(*args, **kwargs)
+            finally:
+                if record is not None:
+                    record.enter(State.RESUME)
+                current.reset(token)
 
+        if record is not None:
+            record.enter(State.THREAD, asked_ns)
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, call)
         finally:
+            if record is not None:
+                record.enter(before)
             while self._notes:
                 self.meter.add(*self._notes.popleft())
 

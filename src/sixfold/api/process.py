@@ -18,6 +18,7 @@ from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
+from sixfold.observability.observatory import Observatory
 from sixfold.observability.processes import Processes
 
 __all__ = ["main", "set_up_logging"]
@@ -77,6 +78,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     [http],
                     api_server=index,
                     restarts=progress.restarts,
+                    observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,
                     processes=Processes(run_dir, run.config.api.api_server_count),
                     on_started=started,

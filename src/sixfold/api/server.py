@@ -16,6 +16,7 @@ from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
 from sixfold.observability.processes import Processes
 
 __all__ = ["ApiServer", "serve"]
@@ -40,6 +41,7 @@ async def serve(
     *,
     api_server: int = 0,
     restarts: Callable[[], Mapping[str, int]] | None = None,
+    observatory: Observatory | None = None,
     delivery: Delivery | None = None,
     processes: Processes | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
@@ -50,11 +52,20 @@ async def serve(
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
         restarts: for the metrics: role of a process -> how often one was started again.
+        observatory: for what is asked about the whole server; None: nothing is.
         delivery: where the time of this process is counted.
         processes: the server's, for the metrics.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    server = ApiServer(client, config, api_server=api_server, restarts=restarts, delivery=delivery, processes=processes)
+    server = ApiServer(
+        client,
+        config,
+        api_server=api_server,
+        restarts=restarts,
+        delivery=delivery,
+        observatory=observatory,
+        processes=processes,
+    )
     await server.run(sockets, on_started)
 
 
@@ -70,6 +81,7 @@ class ApiServer:
         restarts: Callable[[], Mapping[str, int]] | None = None,
         delivery: Delivery | None = None,
         processes: Processes | None = None,
+        observatory: Observatory | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
         metrics = ApiMetrics(
@@ -81,7 +93,7 @@ class ApiServer:
             block_size=BLOCK_SIZE,
             **more,
         )
-        self.app: App = build_app(client, config, metrics, delivery)
+        self.app: App = build_app(client, config, metrics, delivery, observatory)
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(

@@ -24,6 +24,7 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
 from sixfold.observability.meter import now
 from sixfold.observability.sites import API_SOCKET
+from sixfold.observability.timeline import State
 
 __all__ = ["DONE", "Renderer", "event", "stream"]
 
@@ -165,6 +166,7 @@ class _Outlet:
         """
         if not self._kept:
             return
+        call.enter(State.SOCKET)
         loop = asyncio.get_running_loop()
         meter, started_ns = call.context.meter, now()
         meter.enter(API_SOCKET, started_ns)

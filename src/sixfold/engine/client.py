@@ -32,7 +32,7 @@ from sixfold.messages import (
 )
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
-from sixfold.observability.sites import API_RECEIVE, API_VERDICT
+from sixfold.observability.sites import API_ENGINE, API_RECEIVE, API_RESTART, API_VERDICT
 from sixfold.transport import Frame, FrameReader, codecs, frame
 from sixfold.transport.sockets import INSTANCE
 
@@ -179,6 +179,9 @@ class EngineClient:
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
         self.stats = EngineStats()
+        self.batch = (0, 0)
+        """Of the latest deltas: their step, and when they were read."""
+        self._lost_ns = 0
         self.engine_epoch = 0
         self.dead: str | None = None
 
@@ -240,12 +243,16 @@ class EngineClient:
 
     async def _wait_up(self, deadline_s: float | None) -> None:
         left_s = RESTART_WAIT_S if deadline_s is None else min(RESTART_WAIT_S, deadline_s - time.monotonic())
+        meter, started_ns = self._delivery.meter, now()
+        meter.enter(API_RESTART, started_ns)
         try:
             await asyncio.wait_for(self._up.wait(), left_s)
         except TimeoutError:
             if left_s < RESTART_WAIT_S:
                 raise DeadlineExceeded("the deadline passed while the engine was restarted") from None
             raise NotReady("the engine is being restarted", retry_after_s=1.0) from None
+        finally:
+            meter.leave(API_RESTART, started_ns, now())
 
     def _send(self, message: GenerateRequest | Abort | FinishAt) -> None:
         """To the engine, if there is one: the next one is told in another way (`_replay_all`)."""
@@ -275,6 +282,9 @@ class EngineClient:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         self.engine_epoch = welcome.engine_epoch
+        if self._lost_ns:
+            self._delivery.meter.add(API_ENGINE, self._lost_ns, now())
+            self._lost_ns = 0
         self.build = f"{self._executor}/{welcome.worker.isa}"
         self.embedding_size = welcome.worker.hidden
         self._up.set()
@@ -301,6 +311,7 @@ class EngineClient:
         if link is not self._link or self.dead is not None:
             return
         was_welcome = self.ready
+        self._lost_ns = self._lost_ns or now()
         self._link = None
         self._up.clear()
         self._attaching = asyncio.ensure_future(self._attach(0.0 if was_welcome else GREET_PAUSE_S))
@@ -343,6 +354,7 @@ class EngineClient:
     def _on_outputs(self, received: Frame) -> None:
         started_ns = now()
         batch: OutputBatch = codecs.decode_output(received.body)
+        self.batch = (batch.step_id, started_ns)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
         handles: dict[RequestHandle, None] = {}

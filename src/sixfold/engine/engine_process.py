@@ -34,6 +34,7 @@ from sixfold.messages import (
     TokenDelta,
     Welcome,
 )
+from sixfold.observability.history import Event, History
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import ENGINE_DELIVER, ENGINE_FRAME, ENGINE_INBOX, ENGINE_RECEIVE, ENGINE_RESULT
 from sixfold.transport import FrameSocket, accept, codecs
@@ -76,9 +77,12 @@ class EngineServer:
         listener: socket.socket,
         run: RunFiles,
         progress: Progress | None = None,
+        history: History | None = None,
     ) -> None:
         self._counts = (progress or Progress.private()).counts
         self._core = core
+        self._history = history or History.private()
+        self._history.note(Event.EPOCH, value=run.epoch)
         self._meter = core.meter
         self._executor = executor
         self._run = run
@@ -241,6 +245,7 @@ class EngineServer:
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
         message = codecs.decode_to_engine(body)
         if isinstance(message, GenerateRequest):
+            self._history.note(Event.RECEIVED, message.uid)
             if message.suspect:
                 self._quarantine.enter(peer, message)
             else:
@@ -342,7 +347,7 @@ class EngineServer:
             peer.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas)))
         except OSError:
             self._drop(peer)
-        self._meter.add(ENGINE_FRAME, started_ns, now(), self._step_id)
+        self._meter.add(ENGINE_FRAME, started_ns, now(), max(self._step_id, 0))
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""
@@ -382,6 +387,7 @@ def main(argv: list[str]) -> int:
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
         journal = open_journal(journal_fd, run, executor.facts, executor.instance)
+        history = History.create(run_dir)
         core = build_core(
             run.config,
             executor,
@@ -389,8 +395,9 @@ def main(argv: list[str]) -> int:
             hash_key=bytes.fromhex(run.hash_key),
             journal=journal,
             meter=Meter.create(run_dir, "engine"),
+            history=history,
         )
-        server = EngineServer(core, executor, listener, run, progress)
+        server = EngineServer(core, executor, listener, run, progress, history)
         signal.signal(signal.SIGUSR1, lambda *_: server.leave())
         server.run()
         return EXIT_RESTART

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sixfold.kv_cache import Journal
     from sixfold.messages import WorkerFacts
     from sixfold.model_file import ModelFile
+    from sixfold.observability.history import History
     from sixfold.observability.meter import Meter
     from sixfold.text import ChatTemplate, Tokenizer
 
@@ -394,17 +395,19 @@ def build_core(
     hash_key: bytes,
     journal: Journal | None = None,
     meter: Meter | None = None,
+    history: History | None = None,
 ) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
         journal: where the blocks of an engine before are adopted from, and this one's are told to the next.
-        meter: of this process; None: nobody asks.
+        meter, history: of this process; None: nobody asks.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
     from sixfold.scheduler import Scheduler
+    from sixfold.scheduler.chronicle import Chronicle
 
     facts = executor.facts
     kv_cache = KVCacheManager(
@@ -421,6 +424,7 @@ def build_core(
         engine_epoch=epoch,
         max_slots=facts.max_slots,
         pipeline_depth=config.executor.pipeline_depth,
+        chronicle=Chronicle(history, meter),
     )
     return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth, meter=meter)
 

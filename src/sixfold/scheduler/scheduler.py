@@ -36,7 +36,9 @@ from sixfold.messages import (
     StepResult,
     TokenDelta,
 )
+from sixfold.observability.history import Reason
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
+from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
 from sixfold.scheduler.deltas import end_after, fault, last_delta, token_delta
 from sixfold.scheduler.plan import Plan, Row
@@ -68,6 +70,7 @@ class Scheduler:
         engine_epoch: stamped on every step.
         max_slots: rows that the worker has.
         pipeline_depth: steps that may be outstanding.
+        chronicle: hears what happens to each choice.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Scheduler:
         engine_epoch: int,
         max_slots: int,
         pipeline_depth: int,
+        chronicle: Chronicle | None = None,
     ) -> None:
         max_running = min(config.max_num_seqs, max_slots)
         self._kv = kv_cache
@@ -123,6 +127,7 @@ class Scheduler:
         self._n_queued_tokens = 0
         """Prompt tokens of requests of which no choice has started."""
         self._counters = Counters()
+        self._chronicle = chronicle or Chronicle()
 
     # ---- what the engine asks ---------------------------------------------------------------------------------------
 
@@ -261,6 +266,8 @@ class Scheduler:
             twin = request.sequences[0].table if choice else None
             sequence.table = self._kv.new_table(token_ids, salt=message.cache_salt, twin=twin, n_common=len(prompt))
             request.sequences.append(sequence)
+            if choice:
+                self._chronicle.held(sequence)
         request.n_unclosed = message.n
         self._n_open += message.n
         self._n_queued_tokens += len(prompt)
@@ -278,6 +285,7 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _enqueue(self, sequence: Sequence) -> None:
+        self._chronicle.queued(sequence, again=sequence.state is State.PREEMPTING)
         sequence.state = State.WAITING
         self._queue.push(sequence)
 
@@ -288,6 +296,8 @@ class Scheduler:
         if len(self._outstanding) >= self._pipeline_depth:
             return None
         plan = self._planner.plan(self._next_step_id)
+        if plan is None:
+            self._tell_reason()
         if plan is None and self._slots.has_unannounced and not self._outstanding:
             return Plan(self._next_step_id)
         return plan
@@ -300,6 +310,7 @@ class Scheduler:
             self._counters.preemptions += 1
             self._running.remove(sequence)
             sequence.state = State.PREEMPTING
+            self._chronicle.preempted(sequence)
             self._draining.add(sequence)
             self._pass_fence(sequence)
         step = StepPlan(
@@ -320,6 +331,8 @@ class Scheduler:
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
         write_rows(step, plan.rows)
+        self._chronicle.launched(step, plan.rows)
+        self._tell_reason()
         counters = self._counters
         counters.mixed_steps += 0 < n_decode < len(plan.rows)
         counters.step_decode_rows = n_decode
@@ -329,9 +342,14 @@ class Scheduler:
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
+    def _tell_reason(self) -> None:
+        """Why those wait that the latest plan leaves in the queue."""
+        self._chronicle.waits_for(self._planner.waits_for if len(self._queue) else Reason.STEP)
+
     def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
+        self._chronicle.admitted(sequence, self._next_step_id - 1)
         self._queue.admit(sequence)
         self._policy.admitted(request)
         if not request.has_started:
@@ -441,6 +459,7 @@ class Scheduler:
         """The one way out. Frees the place at once, slot and blocks at the fence."""
         self._n_open -= 1
         self._counters.finished[reason] += 1
+        self._chronicle.closed(sequence)
         state, sequence.state = sequence.state, State.CLOSING
         if state is State.WAITING:
             self._queue.remove(sequence)
@@ -466,6 +485,7 @@ class Scheduler:
             self._requeue(sequence)
         else:
             sequence.state = State.CLOSED
+            self._chronicle.passed_fence(sequence)
             self._retire(sequence.request)
 
     def _requeue(self, sequence: Sequence) -> None:
