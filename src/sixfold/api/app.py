@@ -27,6 +27,7 @@ from sixfold.api import admin
 from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_end
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
@@ -114,11 +115,11 @@ class App:
         except SixfoldError as error:
             await self._fail(call, error)
         except Exception as error:
-            logger.exception("request %s failed", call.request_id)
+            logger.exception("request %(request_id)s failed", {"request_id": call.request_id})
             await self._fail(call, error)
         finally:
             call.close()
-            call.log_end()
+            log_end(call)
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""

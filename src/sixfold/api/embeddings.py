@@ -192,6 +192,11 @@ class _Waves:
         if self._generation is not None:
             self._generation.close()
 
+    first_token_s = 0.0
+
+    def reasons(self) -> list[str]:
+        return []
+
     def usage(self) -> TotalUsage:
         return TotalUsage(self._n_tokens, 0, self._n_tokens, PromptDetails(self._n_cached))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
@@ -114,6 +115,8 @@ class Generation:
         self._context.open_requests.enter(self._names, self, call.tenant)
         try:
             for request in self._requests:
+                if self._context.config.enable_log_requests:
+                    log_request(call, request)
                 handle = await self._context.client.submit(_owned(request, call.caller))
                 self._handles.append(handle)
                 if self._error is not None:  # closed meanwhile
@@ -161,7 +164,12 @@ class Generation:
         if self._call is not None:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
-        self._timing.end(self._reasons())
+        self._timing.end(self.reasons())
+
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 before it."""
+        return self._timing.first_token_s
 
     def usage(self) -> TotalUsage:
         parts = [processor.usage for processor in self._processors]
@@ -170,7 +178,8 @@ class Generation:
         cached = sum(part.cached_tokens for part in parts)
         return TotalUsage(prompt, completion, prompt + completion, PromptDetails(cached))
 
-    def _reasons(self) -> list[str]:
+    def reasons(self) -> list[str]:
+        """Why each choice ended; `abort` of one that has not."""
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 

@@ -82,14 +82,15 @@ class _Histogram:
 
 
 class Timing:
-    """Follows one call for the histograms. All times are CLOCK_MONOTONIC seconds."""
+    """Follows one call for the histograms and the log. All times are CLOCK_MONOTONIC seconds; 0: not yet."""
 
-    __slots__ = ("_arrival_s", "_last_s", "_metrics", "_tokens")
+    __slots__ = ("_arrival_s", "_last_s", "_metrics", "_tokens", "first_token_s")
 
     def __init__(self, metrics: ApiMetrics, arrival_s: float) -> None:
         self._metrics = metrics
         self._arrival_s = arrival_s
         self._last_s = 0.0
+        self.first_token_s = 0.0
         self._tokens = 0
 
     def accepted(self, n_prompt_tokens: int) -> None:
@@ -106,6 +107,7 @@ class Timing:
             self._metrics.inter_token.observe((now_s - self._last_s) / n_tokens, n_tokens)
         else:
             self._metrics.first_token.observe(now_s - self._arrival_s)
+            self.first_token_s = now_s
         self._last_s = now_s
         self._tokens += n_tokens
 
