@@ -31,6 +31,8 @@ from sixfold.api.call_log import log_end
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
+from sixfold.api.debug import requests as debug_requests
+from sixfold.api.debug import waits as debug_waits
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
@@ -41,6 +43,7 @@ from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
 
 __all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
 
@@ -71,19 +74,30 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
     ("GET", "/openapi.json", openapi),
+    ("GET", "/debug/waits", debug_waits.waits),
+    ("GET", "/debug/requests", debug_requests.requests),
+    ("GET", "/debug/requests/{id}", debug_requests.request),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
 """What answers without a key, where there are keys: probes, which say nothing about what is served."""
 
+ADMIN_PREFIX = "/debug/"
+"""Of paths that show what others do."""
+
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
-def build_app(client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None) -> App:
+def build_app(
+    client: EngineFace,
+    config: ApiConfig,
+    metrics: ApiMetrics | None = None,
+    observatory: Observatory | None = None,
+) -> App:
     """The application over an engine."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics))
+    return App(ApiContext(client, config, metrics, observatory))
 
 
 class App:
@@ -138,7 +152,7 @@ class App:
         if keys is None or path in self._open_paths:
             return
         call.caller = keys.caller(call.scope["headers"])
-        if path in self._admin_paths and not call.caller.is_admin:
+        if (path in self._admin_paths or path.startswith(ADMIN_PREFIX)) and not call.caller.is_admin:
             raise NotAllowed("this path needs a key of scope admin", code="admin_only")
 
     async def _fail(self, call: Call, error: Exception) -> None:

@@ -20,6 +20,8 @@ from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatCompletion
 from sixfold.api.chat_parts import PartedChoice
 from sixfold.api.completions import Completion
+from sixfold.api.debug.requests import RequestDetail, RequestList
+from sixfold.api.debug.waits import WaitList
 from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
@@ -175,6 +177,15 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("get", "/version", "Version, backend and instruction set", response=admin.Version),
     Operation("get", "/metrics", "Metrics in Prometheus' text format", None, "text/plain"),
     Operation("get", "/openapi.json", "This description for programs"),
+    Operation("get", "/debug/waits", "Where the server's time goes, and why each wait is there", response=WaitList),
+    Operation("get", "/debug/requests", "The latest requests, and where their time went", response=RequestList),
+    Operation(
+        "get",
+        "/debug/requests/{id}",
+        "One of them, instant by instant",
+        errors=(404,),
+        response=RequestDetail,
+    ),
 )
 """Every route of the server; the route table is checked against it."""
 

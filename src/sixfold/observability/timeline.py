@@ -112,6 +112,13 @@ class RequestTimeline:
     """Everything that is known of it, by start; they overlap."""
     states: list[Interval] = field(default_factory=list)
     """One after the other, each instant in one at most; what is left out is unclaimed."""
+    path: str = ""
+    status: int = 0
+    """Of HTTP; 0: not yet."""
+    fault: str = ""
+    """An error's code, where the call did not end well."""
+    process: str = ""
+    """The API process: `api 0`."""
 
     @property
     def wall_ns(self) -> int:
