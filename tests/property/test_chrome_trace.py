@@ -87,7 +87,8 @@ def example() -> dict[str, Any]:
         tracks.append(ProcessTrack(role, pid, own))
     states = [
         StateInterval(0, 100, State.PARSE, "api.parse", "api 0"),
-        StateInterval(100, 200, State.SUBMIT, "", "api 0", uid=7),
+        StateInterval(100, 200, State.SUBMIT, "", "api 0"),
+        StateInterval(200, 210, State.ADMISSION, "", "engine", uid=7),
         StateInterval(410, 950, State.PREFILL, "worker.forward", "worker 0", step=1, uid=7),
         StateInterval(1200, 1300, State.DELIVER, "api.write", "api 0", uid=7),
     ]

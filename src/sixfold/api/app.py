@@ -109,7 +109,7 @@ class App:
         access = context.config.metrics_access
         self._open_paths = OPEN_PATHS | {"/metrics"} if access == "open" else OPEN_PATHS
         self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
-        routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
+        routes = [Route(path, _Endpoint(path, handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,6 +134,9 @@ class App:
         finally:
             call.close()
             log_end(call)
+            if self.context.spans is not None:
+                endpoint = scope.get("endpoint")
+                self.context.spans.put(call, endpoint.path if isinstance(endpoint, _Endpoint) else "")
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""
@@ -164,7 +167,8 @@ class App:
 class _Endpoint:
     """A handler as an ASGI application, so that the router adds nothing around it."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, path: str, handler: Handler) -> None:
+        self.path = path
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

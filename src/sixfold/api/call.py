@@ -27,6 +27,7 @@ from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.generation import TotalUsage
+    from sixfold.messages import GenerateRequest
 
 __all__ = ["Call", "Connection"]
 
@@ -69,6 +70,11 @@ class Counted(Protocol):
 
     def reasons(self) -> list[str]:
         """Why each choice ended."""
+        ...
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """What the engine was asked for, the first of several."""
         ...
 
 

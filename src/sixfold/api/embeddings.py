@@ -144,6 +144,7 @@ class _Waves:
 
     def __init__(self, call: Call, requests: list[GenerateRequest], *, base64: bool, normalize: bool) -> None:
         self._call = call
+        self.asked = requests[0]
         self._waiting = requests
         self._base64 = base64
         self._normalize = normalize

@@ -185,6 +185,11 @@ class Generation:
         self._timing.end(self.reasons())
 
     @property
+    def asked(self) -> GenerateRequest:
+        """The first of its requests."""
+        return self._requests[0]
+
+    @property
     def first_token_s(self) -> float:
         """CLOCK_MONOTONIC; 0 before it."""
         return self._timing.first_token_s

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sixfold.observability.meter import Interval
-from sixfold.observability.sites import SITES, Kind, Site
+from sixfold.observability.site import Kind, Site
+from sixfold.observability.sites import SITES
 from sixfold.observability.timeline import RequestTimeline, State
 
 __all__ = ["CONTROL_PATH", "DATA_PATH", "CounterSample", "ProcessTrack", "chrome_trace"]
@@ -59,7 +60,7 @@ STEP_ROUTE = (
 )
 """The arrow of a step, until its outputs leave the engine."""
 
-OUTPUT_ROUTE = ("api.receive", "api.write")
+OUTPUT_ROUTE = ("api.receive", "api.deliver")
 """Where it goes on, in each API process."""
 
 DONE_STATES = frozenset({State.PREFILL, State.DECODE})
@@ -281,11 +282,9 @@ class _Drawing:
             for uid in request.uids:
                 route = [drawn for drawn in (self.by_uid.get(("api.verdict", uid)),) if drawn is not None]
                 own = [interval for interval in request.intervals if interval.uid == uid]
-                for interval in own:
-                    if interval.state is State.SUBMIT:
-                        at_ns = interval.end_ns
-                        route += [r for r in self.receives if r.start_ns <= at_ns <= r.end_ns][:1]
-                        break
+                if own:
+                    at_ns = min(interval.start_ns for interval in own)  # when the engine read it
+                    route += [r for r in self.receives if r.start_ns <= at_ns <= r.end_ns][:1]
                 steps = [interval.step for interval in own if interval.state in DONE_STATES and interval.step > 0]
                 if steps:
                     route += [drawn for _, drawn in self.by_step.get(("engine.handover", min(steps)), [])[:1]]

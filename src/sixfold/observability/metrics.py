@@ -144,8 +144,9 @@ class ApiMetrics:
         self.finished: dict[str, int] = {}
         self.refused: dict[int, int] = {}
         self.streams_cut = 0
+        self.spans_dropped: Callable[[], int] = lambda: 0
         self._model_name = model_name
-        self._api_server = str(api_server)
+        self.api_server = api_server
         self._stats = stats
         self._restarts = restarts
         self._epoch_stats = EngineStats()
@@ -209,7 +210,7 @@ class ApiMetrics:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         labels = ["model_name", "api_server"]
-        values = [self._model_name, self._api_server]
+        values = [self._model_name, str(self.api_server)]
         success = CounterMetricFamily(
             "sixfold_request_success", "choices by the reason of their end", labels=[*labels, "finished_reason"]
         )
@@ -223,6 +224,13 @@ class ApiMetrics:
         cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
         cut.add_metric(values, self.streams_cut)
         yield cut
+        spans = CounterMetricFamily(
+            "sixfold_trace_spans_dropped",
+            "spans that the collector (--otlp-traces-endpoint) did not get",
+            labels=labels,
+        )
+        spans.add_metric(values, self.spans_dropped())
+        yield spans
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
             buckets, total = self.histograms[name].buckets()

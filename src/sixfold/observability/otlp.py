@@ -33,7 +33,7 @@ MAX_BATCH = 128
 """Calls whose spans are sent together."""
 PERIOD_S = 0.5
 """Between two batches at most, while calls end."""
-CLOSE_S = 1.0
+CLOSE_S = 0.5
 """For what is still there when the server stops."""
 SEND_S = 5.0
 """For one batch, all tries together."""

@@ -1,12 +1,12 @@
-"""One call as spans, by OpenTelemetry's conventions for HTTP servers and for generative AI. Knows nothing of its library.
+"""One call as spans, by OpenTelemetry's conventions for HTTP servers and for generative AI; without its library.
 
     POST /v1/chat/completions                            the call; its parent is the caller's `traceparent`
       chat MODEL                                         what the model was asked for, and what that took
         receive, template, tokenize, admission, queue, prefill, decode, detokenize, write
 
-A phase lies from the begin of its first state to the end of its last one (`timeline.py`); `sixfold.busy_ms` is what it was
-in them. Never a span per token: `decode` is one, with an event for each preemption and each restart of the engine. No
-text of any prompt or answer.
+A phase lies from the begin of its first state to the end of its last one (`timeline.py`); `sixfold.busy_ms` is the time in
+them. Never a span per token: `decode` is one, with an event for each preemption and each restart of the engine. No text
+of any prompt or answer.
 """
 
 from __future__ import annotations
@@ -61,9 +61,6 @@ class EndedCall:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     """Of the model's span."""
     model: str = ""
-    uids: tuple[int, ...] = ()
-    timeline: RequestTimeline | None = None
-    """What is known without the other processes."""
 
 
 @dataclass
@@ -86,7 +83,7 @@ def plan_spans(call: EndedCall, timeline: RequestTimeline | None = None) -> Span
     """The call's span with everything below it.
 
     Args:
-        timeline: of the whole server; default: what the API process knows.
+        timeline: of the whole server; None: it is not known, and there are no phases.
     """
     root = SpanPlan(f"{call.method} {call.path}", call.start_ns, call.end_ns, is_server=True)
     root.attributes = {
@@ -100,7 +97,7 @@ def plan_spans(call: EndedCall, timeline: RequestTimeline | None = None) -> Span
     _name_server(root, call)
     root.error = (call.fault or str(call.status)) if call.status >= 500 or not call.status else ""
     if call.operation:
-        root.children.append(_model_span(call, timeline or call.timeline))
+        root.children.append(_model_span(call, timeline))
     return root
 
 
