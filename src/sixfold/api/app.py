@@ -32,6 +32,7 @@ from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.debug import requests as debug_requests
+from sixfold.api.debug import traces as debug_traces
 from sixfold.api.debug import waits as debug_waits
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
@@ -77,6 +78,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/debug/waits", debug_waits.waits),
     ("GET", "/debug/requests", debug_requests.requests),
     ("GET", "/debug/requests/{id}", debug_requests.request),
+    ("GET", "/debug/trace", debug_traces.trace),
+    ("GET", "/debug/timeline/{id}", debug_traces.timeline),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})

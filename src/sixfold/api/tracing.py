@@ -1,4 +1,4 @@
-"""A call that is over -> what its spans are made of (`observability/spans.py`), where `--otlp-traces-endpoint` is set."""
+"""A call that is over -> what `observability/spans.py` makes spans of, where `--otlp-traces-endpoint` is set."""
 
 from __future__ import annotations
 
