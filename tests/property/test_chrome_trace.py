@@ -73,9 +73,9 @@ def example() -> dict[str, Any]:
         ("engine", "engine.commit", 1000, 1050, 1),
         ("engine", "engine.frame", 1060, 1100, 1),
         ("api 0", "api.receive", 1200, 1250, 1),
-        ("api 0", "api.write", 1250, 1300, 1),
-        ("api 0", "api.credit", 20, 60, 0),
-        ("api 0", "api.credit", 30, 90, 0),
+        ("api 0", "api.deliver", 1250, 1300, 1),
+        ("api 0", "api.thread", 20, 60, 0),
+        ("api 0", "api.thread", 30, 90, 0),
     )
     tracks = []
     for pid, role in enumerate(("api 0", "engine", "worker 0"), 100):
@@ -90,7 +90,7 @@ def example() -> dict[str, Any]:
         StateInterval(100, 200, State.SUBMIT, "", "api 0"),
         StateInterval(200, 210, State.ADMISSION, "", "engine", uid=7),
         StateInterval(410, 950, State.PREFILL, "worker.forward", "worker 0", step=1, uid=7),
-        StateInterval(1200, 1300, State.DELIVER, "api.write", "api 0", uid=7),
+        StateInterval(1200, 1300, State.DELIVER, "api.deliver", "api 0", uid=7),
     ]
     request = RequestTimeline("req-1", [7], 0, 1400, True, states, states)
     counters = [CounterSample(500, 90, 8, 2, 1, 0)]
@@ -118,9 +118,9 @@ def test_what_a_trace_shows() -> None:
     slices = {event["name"]: event for event in events_of(document, "X")}
     assert names[slices["worker.forward"]["pid"]].startswith("Data path")
     assert slices["worker.forward"]["ts"] == 0.45 and slices["worker.forward"]["dur"] == 0.45
-    colours = {slices[name]["cname"] for name in ("worker.forward", "worker.step", "api.credit")}
+    colours = {slices[name]["cname"] for name in ("worker.forward", "worker.step", "api.thread")}
     assert (
-        len(colours) == 3 and slices["worker.step"]["args"]["lever"] and slices["api.credit"]["cat"] == "overlappable"
+        len(colours) == 3 and slices["worker.step"]["args"]["lever"] and slices["api.thread"]["cat"] == "overlappable"
     )
     route = [(event["ph"], event["name"], event["ts"]) for event in events_of(document, "stf")]
     assert [one for one in route if one[1] == "submit"] == [
@@ -135,7 +135,7 @@ def test_what_a_trace_shows() -> None:
 
 
 def test_waits_that_overlap_lie_on_threads_of_their_own() -> None:
-    credit = [event for event in events_of(example(), "X") if event["name"] == "api.credit"]
+    credit = [event for event in events_of(example(), "X") if event["name"] == "api.thread"]
     assert len({event["tid"] for event in credit}) == 2
 
 

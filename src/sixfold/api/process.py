@@ -16,6 +16,7 @@ from sixfold.engine.life import become_child, report_ready
 from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
 from sixfold.logs import set_up_logging
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
 
@@ -31,7 +32,7 @@ def main(argv: list[str]) -> int:
     gc.disable()
     become_child(f"api {index}", life_fd, run_dir)
     run = read_run_files(run_dir)
-    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format, holds_text=True)
+    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format)
     import uvloop
 
     status = 0
@@ -49,6 +50,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
 
     text = load_text(run.config)
     progress = Progress.open(run_dir)
+    delivery = Delivery(Meter.create(run_dir, f"api-{index}"))
     engine = EngineClient(
         run.engine_path,
         run.config,
@@ -56,7 +58,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
         config_digest=run.digest,
         progress=progress,
         api_server=index,
-        meter=Meter.create(run_dir, f"api-{index}"),
+        delivery=delivery,
     )
     loop = asyncio.get_running_loop()
 
@@ -66,6 +68,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
 
     http = socket.socket(fileno=listen_fd)
     host, port = http.getsockname()[:2]
+    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format, holds_text=True)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(
@@ -76,6 +79,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
                     api_server=index,
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
+                    delivery=delivery,
                     on_started=started,
                 )
             )

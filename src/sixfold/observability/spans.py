@@ -5,8 +5,8 @@
         receive, template, tokenize, admission, queue, prefill, decode, detokenize, write
 
 A phase lies from the begin of its first state to the end of its last one (`timeline.py`); `sixfold.busy_ms` is the time
-in them. Never a span per token: `decode` is one, with an event for each preemption and each restart of the engine. No text
-of any prompt or answer.
+in them. Never a span per token: `decode` is one, with an event for each preemption and each restart of the engine. No
+text of any prompt or answer.
 """
 
 from __future__ import annotations

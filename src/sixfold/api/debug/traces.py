@@ -1,5 +1,5 @@
-"""`GET /debug/trace?seconds=N`, `GET /debug/timeline/{id}`: what the whole server did, or one request's part of it, as a
-Chrome trace. Made in a thread, of what all processes have noted anyway; nothing is switched on for it.
+"""`GET /debug/trace?seconds=N`, `GET /debug/timeline/{id}`: what the server did, or one request's part, as a Chrome
+trace. Made in a thread, of what all processes have noted anyway; nothing is switched on for it.
 """
 
 from __future__ import annotations
