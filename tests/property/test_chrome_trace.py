@@ -36,11 +36,13 @@ def timelines(draw: st.DrawFn) -> RequestTimeline:
     names = [draw(st.sampled_from(list(State))) for _ in marks[1:]]
     uid = draw(st.integers(1, 4))
     states = [
-        StateInterval(begin, end, state, step=draw(st.integers(-1, 6)), uid=uid)
+        StateInterval(begin, end, state, "api.verdict", draw(st.sampled_from(ROLES)), draw(st.integers(-1, 6)), uid)
         for begin, end, state in zip(marks, marks[1:], names, strict=False)
         if draw(st.booleans())
     ]
-    return RequestTimeline("req-1", [uid], marks[0], marks[-1], draw(st.booleans()), list(states), states)
+    return RequestTimeline(
+        "req-1", [uid], marks[0], marks[-1], draw(st.booleans()), list(states), states, process="api 0"
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -87,12 +89,12 @@ def example() -> dict[str, Any]:
         tracks.append(ProcessTrack(role, pid, own))
     states = [
         StateInterval(0, 100, State.PARSE, "api.parse", "api 0"),
-        StateInterval(100, 200, State.SUBMIT, "", "api 0"),
+        StateInterval(100, 200, State.SUBMIT, "api.verdict", "api 0"),
         StateInterval(200, 210, State.ADMISSION, "", "engine", uid=7),
         StateInterval(410, 950, State.PREFILL, "worker.forward", "worker 0", step=1, uid=7),
         StateInterval(1200, 1300, State.DELIVER, "api.deliver", "api 0", uid=7),
     ]
-    request = RequestTimeline("req-1", [7], 0, 1400, True, states, states)
+    request = RequestTimeline("req-1", [7], 0, 1400, True, states, states, process="api 0")
     counters = [CounterSample(500, 90, 8, 2, 1, 0)]
     return chrome_trace(tracks, [request], counters, start_ns=0, end_ns=2000)
 

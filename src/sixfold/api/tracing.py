@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from sixfold import __version__
 from sixfold.api.call_log import PROBES
 from sixfold.observability.otlp import SpanQueue, traces_url
 from sixfold.observability.spans import EndedCall, Value
@@ -44,7 +45,7 @@ class CallSpans:
 
     def __init__(self, endpoint: str, observatory: Observatory | None, *, instance: str) -> None:
         timelines = _timelines(observatory) if observatory is not None else None
-        self._queue = SpanQueue(traces_url(endpoint), timelines, instance=instance)
+        self._queue = SpanQueue(traces_url(endpoint), timelines, instance=instance, version=__version__)
 
     def put(self, call: Call, route: str) -> None:
         """The call is over.

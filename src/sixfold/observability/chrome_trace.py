@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sixfold.observability.meter import Interval
 from sixfold.observability.site import Kind, Site
@@ -63,7 +63,7 @@ STEP_ROUTE = (
 OUTPUT_ROUTE = ("api.receive", "api.deliver")
 """Where it goes on, in each API process."""
 
-DONE_STATES = frozenset({State.PREFILL, State.DECODE})
+STEP_STATES = frozenset({State.PREFILL, State.DECODE})
 
 
 class ProcessTrack(NamedTuple):
@@ -84,6 +84,19 @@ class CounterSample(NamedTuple):
     blocks_held: int
     running: int
     waiting: int
+
+
+class Stay(Protocol):
+    """Something with a begin and an end, CLOCK_MONOTONIC ns."""
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def end_ns(self) -> int: ...
+
+
+S = TypeVar("S", bound=Stay)
 
 
 class _Slice(NamedTuple):
@@ -116,8 +129,16 @@ def chrome_trace(
         drawing.process(track)
     drawing.counters(counters)
     drawing.step_arrows()
-    drawing.request_arrows(requests)
+    drawing.submissions(requests)
     return drawing.document()
+
+
+class _Submission(NamedTuple):
+    """A request on its way to the engine."""
+
+    start_ns: int
+    end_ns: int
+    request: RequestTimeline
 
 
 @dataclass
@@ -131,8 +152,8 @@ class _Drawing:
     n_processes: int = 0
     by_step: dict[tuple[str, int], list[tuple[str, _Slice]]] = field(default_factory=dict)
     """(site's name, step) -> (role, slice)."""
-    by_uid: dict[tuple[str, int], _Slice] = field(default_factory=dict)
-    """(site's name, uid) -> the first slice."""
+    n_threads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Role -> (pid of its control path, threads so far)."""
     receives: list[_Slice] = field(default_factory=list)
     """Of the engine, where messages are read."""
     engine_pid: int = 0
@@ -170,7 +191,7 @@ class _Drawing:
 
     def process(self, track: ProcessTrack) -> None:
         """The slices of one process: in the group of the control path, and what it computes in the other one."""
-        shown = [i for i in track.intervals if i.end_ns > self.start_ns and i.start_ns < self.end_ns]
+        shown = [interval for interval in track.intervals if self._is_seen(interval)]
         control = self.named_process(CONTROL_PATH, f"{track.role} (pid {track.pid})")
         if track.role == "engine":
             self.engine_pid = control
@@ -187,6 +208,7 @@ class _Drawing:
         tid = 0
         for name, intervals in groups.items():
             tid = self._lanes(track.role, control, tid, name, intervals)
+        self.n_threads[track.role] = (control, tid)
         if computed:
             data = self.named_process(DATA_PATH, f"{track.role}, computing")
             self._lanes(track.role, data, 0, "compute", computed)
@@ -197,37 +219,27 @@ class _Drawing:
             tid += 1
             self.named_thread(pid, tid, name if number == 1 else f"{name} {number}")
             for interval in lane:
-                self._slice(role, pid, tid, interval)
+                self._meter_slice(role, pid, tid, interval)
         return tid
 
-    def _slice(self, role: str, pid: int, tid: int, interval: Interval) -> None:
+    def _meter_slice(self, role: str, pid: int, tid: int, interval: Interval) -> None:
         site = SITES[interval.site]
-        ts, end = self.ts(interval.start_ns), self.ts(interval.end_ns)
-        args: dict[str, Any] = _explained(site)
+        args = _explained(site)
         if interval.step:
             args["step"] = interval.step
         if interval.uid:
             args["uid"] = f"{interval.uid:x}"
-        self.events.append(
-            {
-                "ph": "X",
-                "name": site.name,
-                "cat": site.kind.value,
-                "pid": pid,
-                "tid": tid,
-                "ts": ts,
-                "dur": round(end - ts, 3),
-                "cname": COLOURS[site.kind],
-                "args": args,
-            }
-        )
-        drawn = _Slice(pid, tid, ts, interval.end_ns, interval.start_ns)
+        drawn = self._slice(pid, tid, site.name, site.kind, interval, args)
         if interval.step:
             self.by_step.setdefault((site.name, interval.step), []).append((role, drawn))
-        if interval.uid:
-            self.by_uid.setdefault((site.name, interval.uid), drawn)
         if site.name == "engine.receive":
             self.receives.append(drawn)
+
+    def _slice(self, pid: int, tid: int, name: str, kind: Kind, stay: Stay, args: dict[str, Any]) -> _Slice:
+        ts, end = self.ts(stay.start_ns), self.ts(stay.end_ns)
+        where = {"pid": pid, "tid": tid, "ts": ts, "dur": round(end - ts, 3)}
+        self.events.append({"ph": "X", "name": name, "cat": kind.value, **where, "cname": COLOURS[kind], "args": args})
+        return _Slice(pid, tid, ts, stay.end_ns, stay.start_ns)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -276,19 +288,41 @@ class _Drawing:
             for role, slices in outputs.items():
                 self._arrow("output", f"{step:x} {role}", [route[-1], *slices])
 
-    def request_arrows(self, requests: Iterable[RequestTimeline]) -> None:
-        """Submission -> the engine's reading -> the first step."""
+    def submissions(self, requests: Iterable[RequestTimeline]) -> None:
+        """Submission, a slice of its API process -> the engine's reading -> the first step."""
+        found: dict[str, list[_Submission]] = {}
         for request in requests:
-            for uid in request.uids:
-                route = [drawn for drawn in (self.by_uid.get(("api.verdict", uid)),) if drawn is not None]
-                own = [interval for interval in request.intervals if interval.uid == uid]
-                if own:
-                    at_ns = min(interval.start_ns for interval in own)  # when the engine read it
-                    route += [r for r in self.receives if r.start_ns <= at_ns <= r.end_ns][:1]
-                steps = [interval.step for interval in own if interval.state in DONE_STATES and interval.step > 0]
-                if steps:
-                    route += [drawn for _, drawn in self.by_step.get(("engine.handover", min(steps)), [])[:1]]
-                self._arrow("submit", f"{uid:x}", route)
+            for part in request.intervals:
+                is_own = part.process == request.process and part.process in self.n_threads
+                if part.state is State.SUBMIT and is_own and self._is_seen(part):
+                    submission = _Submission(part.start_ns, part.end_ns, request)
+                    found.setdefault(part.process, []).append(submission)
+        for role, submissions in found.items():
+            pid, tid = self.n_threads[role]
+            for lane in lanes(submissions, nest=False):
+                tid += 1
+                self.named_thread(pid, tid, "submissions")
+                for submission in lane:
+                    request = submission.request
+                    args = {"request": request.request_id}
+                    drawn = self._slice(pid, tid, "submit", _KINDS["api.verdict"], submission, args)
+                    for uid in request.uids:
+                        route = [drawn, *self._first_stops(request, uid)]
+                        self._arrow("submit", f"{uid:x} {submission.start_ns:x}", route)
+
+    def _is_seen(self, stay: Stay) -> bool:
+        return stay.end_ns > self.start_ns and stay.start_ns < self.end_ns
+
+    def _first_stops(self, request: RequestTimeline, uid: int) -> list[_Slice]:
+        own = [interval for interval in request.intervals if interval.uid == uid]
+        if not own:
+            return []
+        read_ns = min(interval.start_ns for interval in own)
+        stops = [drawn for drawn in self.receives if drawn.start_ns <= read_ns <= drawn.end_ns][:1]
+        steps = [interval.step for interval in own if interval.state in STEP_STATES and interval.step > 0]
+        if steps:
+            stops += [drawn for _, drawn in self.by_step.get(("engine.handover", min(steps)), [])[:1]]
+        return stops
 
     def _arrow(self, name: str, identity: str, route: list[_Slice]) -> None:
         """From slice to slice. Each end lies where its slice begins, so what begins earlier is no next stop."""
@@ -300,7 +334,7 @@ class _Drawing:
             return
         for place, stop in enumerate(stops):
             phase = "s" if place == 0 else "f" if place == len(stops) - 1 else "t"
-            event = {"ph": phase, "name": name, "cat": "flow", "id": f"{name} {identity}"}
+            event: dict[str, Any] = {"ph": phase, "name": name, "cat": "flow", "id": f"{name} {identity}"}
             event |= {"pid": stop.pid, "tid": stop.tid, "ts": stop.ts}
             if phase == "f":
                 event["bp"] = "e"
@@ -322,13 +356,13 @@ class _Drawing:
             self.events.append({"ph": "C", "name": "choices", "pid": queue, "tid": 0, "ts": ts, "args": waiting})
 
 
-def lanes(intervals: Iterable[Interval], *, nest: bool) -> list[list[Interval]]:
+def lanes(intervals: Iterable[S], *, nest: bool) -> list[list[S]]:
     """Spread intervals over as few lanes as a greedy walk finds, in each of which they nest, or follow one another.
 
     Args:
         nest: one interval may lie inside another one on its lane.
     """
-    found: list[tuple[list[Interval], list[int]]] = []
+    found: list[tuple[list[S], list[int]]] = []
     for interval in sorted(intervals, key=lambda one: (one.start_ns, -one.end_ns)):
         lane, open_ends = next((one for one in found if _has_room(one[1], interval, nest)), ([], []))
         if not lane:
@@ -338,7 +372,7 @@ def lanes(intervals: Iterable[Interval], *, nest: bool) -> list[list[Interval]]:
     return [lane for lane, _ in found]
 
 
-def _has_room(open_ends: list[int], interval: Interval, nest: bool) -> bool:
+def _has_room(open_ends: list[int], interval: Stay, nest: bool) -> bool:
     while open_ends and open_ends[-1] <= interval.start_ns:
         open_ends.pop()
     return not open_ends or (nest and interval.end_ns <= open_ends[-1])

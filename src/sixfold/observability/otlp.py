@@ -75,13 +75,14 @@ class SpanQueue:
     Args:
         url: see `traces_url`.
         timelines: asked in the thread for what other processes know; default: nobody is.
-        instance: of the service, e.g. `api 0`.
+        instance, version: of the service, e.g. `api 0`.
     """
 
-    def __init__(self, url: str, timelines: Timelines | None = None, *, instance: str = "") -> None:
+    def __init__(self, url: str, timelines: Timelines | None = None, *, instance: str = "", version: str = "") -> None:
         self._url = url
         self._timelines = timelines
         self._instance = instance
+        self._version = version
         self._calls: deque[EndedCall] = deque()
         self._wake = threading.Event()
         self._closing = False
@@ -112,7 +113,7 @@ class SpanQueue:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        library = _Library(self._url, self._instance)
+        library = _Library(self._url, self._instance, self._version)
         while True:
             if not self._closing:
                 self._wake.wait(PERIOD_S)
@@ -144,12 +145,10 @@ class SpanQueue:
 class _Library:
     """What is used of OpenTelemetry. Made in the thread: loading it takes a third of a second."""
 
-    def __init__(self, url: str, instance: str) -> None:
+    def __init__(self, url: str, instance: str, version: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-
-        import sixfold
 
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would say it for each batch
         ended: list[ReadableSpan] = []
@@ -159,13 +158,13 @@ class _Library:
                 ended.append(span)
 
         self._ended = ended
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=SEND_S)
-        resource = {"service.name": "sixfold", "service.version": sixfold.__version__}
+        self._exporter: Any = OTLPSpanExporter(endpoint=url, timeout=SEND_S)
+        resource = {"service.name": "sixfold", "service.version": version}
         if instance:
             resource["service.instance.id"] = instance
         provider = TracerProvider(resource=Resource(resource).merge(Resource.create()), shutdown_on_exit=False)
         provider.add_span_processor(Gather())
-        self._tracer = provider.get_tracer("sixfold", sixfold.__version__)
+        self._tracer = provider.get_tracer("sixfold", version)
 
     def spans(self, calls: Any) -> list[ReadableSpan]:
         """All spans of these (call, timeline)s, but those that the caller or the sampler does not want."""
@@ -203,7 +202,7 @@ class _Library:
     def send(self, spans: list[ReadableSpan]) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        return bool(self._exporter.export(spans) is SpanExportResult.SUCCESS)
 
     def close(self) -> None:
         self._exporter.shutdown()
