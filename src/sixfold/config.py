@@ -158,6 +158,16 @@ class ApiConfig:
         30.0, "seconds after SIGTERM in which requests in flight may end; 0: none", low=0.0, high=86400
     )
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting(
+        "plain", "of messages: lines for people, or a JSON object per line", choices=("plain", "json")
+    )
+    enable_log_requests: bool = setting(
+        False, "print each request's prompt, cut to 2048 characters, and its parameters, at any level"
+    )
+    otlp_traces_endpoint: str = setting(
+        "",
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that gets each request's spans; needs the extra `otel`",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

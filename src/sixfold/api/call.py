@@ -7,7 +7,6 @@ would reset it, and the client might never see the answer; so for a short time w
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 import secrets
@@ -15,12 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
+from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
+from sixfold.api.errors import ClientGone, clip, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 from sixfold.observability.meter import now
@@ -30,6 +29,7 @@ from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.generation import TotalUsage
+    from sixfold.messages import GenerateRequest
 
 __all__ = ["Call", "Connection"]
 
@@ -41,8 +41,6 @@ BYTES_PER_TOKEN = 4
 LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-logger = logging.getLogger("sixfold.api.requests")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -65,7 +63,21 @@ class Connection(Protocol):
 class Counted(Protocol):
     """What answers a call, for the log."""
 
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 where there is none."""
+        ...
+
     def usage(self) -> TotalUsage: ...
+
+    def reasons(self) -> list[str]:
+        """Why each choice ended."""
+        ...
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """What the engine was asked for, the first of several."""
+        ...
 
 
 class Call:
@@ -324,7 +336,7 @@ class Call:
             headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
         body = describe(error, self.request_id)[1]
         self.context.metrics.count_refusal(answer.status, body.code or body.type)
-        self.log_fault(error)
+        log_fault(self, error)
         await self.respond(answer.status, answer.body, headers=headers)
 
     async def start_stream(self, headers: Headers = ()) -> None:
@@ -355,32 +367,6 @@ class Call:
             return []
         shown = "".join(c if " " <= c <= "~" else "?" for c in clip(", ".join(names), 1000))
         return [(b"x-sixfold-ignored-fields", shown.encode("ascii"))]
-
-    # log
-
-    def log_end(self) -> None:
-        """One line for the call, at level info. Nothing that its caller wrote but the path and the label."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        parts = [
-            f"id={self.request_id} {self.scope.get('method', '-')} {quote(clip(self.scope['path']))}",
-            f"status={self.status or '-'}",
-            f"ms={(time.monotonic() - self.arrival_s) * 1e3:.1f}",
-        ]
-        if self.counted is not None:
-            usage = self.counted.usage()
-            parts.append(f"prompt_tokens={usage.prompt_tokens} completion_tokens={usage.completion_tokens}")
-        if self.fault is not None:
-            parts.append(f"fault={self.fault}")
-        logger.info("%s", " ".join(parts))
-
-    def log_fault(self, error: BaseException) -> None:
-        """Keep the code for the call's line; the reason is a line of its own, at level debug."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        body = describe(error, self.request_id)[1]
-        self.fault = body.code or body.type
-        logger.debug("id=%s refused: %r (param %r)", self.request_id, body.message, body.param)
 
     def _id_headers(self) -> list[tuple[bytes, bytes]]:
         return [(name, self.request_id.encode("ascii")) for name in self.shape.id_headers]

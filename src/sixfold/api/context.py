@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
@@ -28,6 +28,9 @@ from sixfold.observability.observatory import Observatory
 from sixfold.observability.requests import RequestRing, current
 from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
+
+if TYPE_CHECKING:
+    from sixfold.api.tracing import CallSpans
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -91,13 +94,14 @@ class ApiContext:
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        spans: what follows calls for OpenTelemetry; None: nothing does.
         observatory: what the server's processes note; None: nobody is to ask.
         call_ring: where this process keeps what it knows of its latest calls.
         delivery: how the time of a batch is divided.
         meter: where this process's time is counted.
 
     Raises:
-        ConfigError: the key file cannot be used.
+        ConfigError: the key file, or the endpoint for spans, cannot be used.
     """
 
     def __init__(
@@ -128,6 +132,12 @@ class ApiContext:
         self.keys: KeyRing | None = None
         if config.api_key_file:
             self.keys = KeyRing(load_keys(config.api_key_file), n_processes=config.api_server_count)
+        self.spans: CallSpans | None = None
+        if config.otlp_traces_endpoint:
+            from sixfold.api.tracing import CallSpans  # a server without spans has no use for it
+
+            self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=f"api {metrics.api_server}")
+            metrics.spans_dropped = self.spans.dropped
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
@@ -284,3 +294,5 @@ class ApiContext:
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:
             self.responses.close()
+        if self.spans is not None:
+            self.spans.close()

@@ -144,6 +144,7 @@ class _Waves:
 
     def __init__(self, call: Call, requests: list[GenerateRequest], *, base64: bool, normalize: bool) -> None:
         self._call = call
+        self.asked = requests[0]
         self._waiting = requests
         self._base64 = base64
         self._normalize = normalize
@@ -194,6 +195,11 @@ class _Waves:
         self._closed = True
         if self._generation is not None:
             self._generation.close()
+
+    first_token_s = 0.0
+
+    def reasons(self) -> list[str]:
+        return []
 
     def usage(self) -> TotalUsage:
         return TotalUsage(self._n_tokens, 0, self._n_tokens, PromptDetails(self._n_cached))

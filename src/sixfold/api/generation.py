@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
@@ -121,6 +122,8 @@ class Generation:
         self._record(call)
         try:
             for request in self._requests:
+                if self._context.config.enable_log_requests:
+                    log_request(call, request)
                 handle = await self._context.client.submit(_owned(request, call.caller))
                 self._handles.append(handle)
                 if self._error is not None:  # closed meanwhile
@@ -182,7 +185,17 @@ class Generation:
         if self._call is not None:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
-        self._timing.end(self._reasons())
+        self._timing.end(self.reasons())
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """The first of its requests."""
+        return self._requests[0]
+
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 before it."""
+        return self._timing.first_token_s
 
     def _count_abort(self, error: Exception | None) -> None:
         """Who ends it, if not the engine."""
@@ -206,7 +219,8 @@ class Generation:
                 self._timing.started(delta.started_s)
                 return
 
-    def _reasons(self) -> list[str]:
+    def reasons(self) -> list[str]:
+        """Why each choice ended; `abort` of one that has not."""
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 

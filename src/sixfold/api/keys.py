@@ -30,11 +30,9 @@ import msgspec
 
 from sixfold.api.allowance import Allowance
 from sixfold.errors import ConfigError, Unauthorized
+from sixfold.logs import KEY_PREFIX
 
-__all__ = ["ANYBODY", "KEY_PREFIX", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
-
-KEY_PREFIX = "sk-sixfold-"
-"""By which a key is known where it should not be: in a log, in a repository."""
+__all__ = ["ANYBODY", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
 
 MAX_KEYS = 1024
 """All of them are compared for each call: a microsecond for four."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from sixfold.api.chat_answer import ChatCompletion
 from sixfold.api.chat_parts import PartedChoice
 from sixfold.api.completions import Completion
 from sixfold.api.debug.requests import RequestDetail, RequestList
+from sixfold.api.debug.traces import MAX_SECONDS, Trace
 from sixfold.api.debug.waits import WaitList
 from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
@@ -65,6 +67,8 @@ class Operation(NamedTuple):
     """Type of the answer's document."""
     examples: Mapping[str, Any] = {}
     """Name -> a request's body."""
+    query: Mapping[str, tuple[str, int, int]] = {}
+    """Name -> (description, least, greatest) of a whole number in the query, not required."""
 
 
 _MESSAGES = [{"role": "user", "content": "Say hello."}]
@@ -186,6 +190,14 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(404,),
         response=RequestDetail,
     ),
+    Operation(
+        "get",
+        "/debug/trace",
+        "What the server did in the last seconds, as a Chrome trace",
+        response=Trace,
+        query={"seconds": ("how far back; default 5", 1, MAX_SECONDS)},
+    ),
+    Operation("get", "/debug/timeline/{id}", "One request, as a Chrome trace", errors=(404,), response=Trace),
 )
 """Every route of the server; the route table is checked against it."""
 
@@ -261,8 +273,11 @@ def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]
         if "timeout" in op.request.__struct_fields__:
             kind = {"type": "integer", "minimum": 1}
             parameters.append(_header(TIMEOUT_HEADER, "milliseconds; as the field timeout", kind))
-    if "{id}" in op.path:
-        parameters.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    for name in re.findall(r"{(\w+)}", op.path):
+        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    for name, (description, least, greatest) in op.query.items():
+        number = {"type": "integer", "minimum": least, "maximum": greatest}
+        parameters.append({"name": name, "in": "query", "description": description, "schema": number})
     out["parameters"] = parameters
     return out
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 import sixfold.errors
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 2.0
 """That a new request waits for an engine that is being started again."""
+RECENT_STATS = 256
+"""A minute's: the engine sends four a second."""
 GREET_PAUSE_S = 0.05
 """Between a connection that was lost before the engine's welcome, and the next."""
 
@@ -179,6 +182,7 @@ class EngineClient:
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
         self.stats = EngineStats()
+        self.recent_stats: deque[tuple[int, EngineStats]] = deque(maxlen=RECENT_STATS)
         self.batch = (0, 0)
         """Of the latest deltas: their step, and when they were read."""
         self._lost_ns = 0
@@ -336,6 +340,7 @@ class EngineClient:
         message = codecs.decode_control(received.body)
         if isinstance(message, EngineStats):
             self.stats = message
+            self.recent_stats.append((now(), message))
             if not self._is_alone:
                 n_own = sum(len(handle._open) for handle in self._handles.values())
                 self.n_open_elsewhere = max(0, message.running + message.waiting - n_own)

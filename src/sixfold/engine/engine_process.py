@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
+from sixfold.logs import set_up_logging
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -40,6 +42,8 @@ from sixfold.observability.sites import ENGINE_DELIVER, ENGINE_FRAME, ENGINE_INB
 from sixfold.transport import FrameSocket, accept, codecs
 
 __all__ = ["EngineServer", "main"]
+
+logger = logging.getLogger("sixfold.engine.engine_process")  # the module runs under another name
 
 STATS_PERIOD_S = 0.25
 IDLE_WAIT_S = 0.25
@@ -239,7 +243,7 @@ class EngineServer:
             self._drop_faulty(peer, e)
 
     def _drop_faulty(self, peer: ApiPeer, fault: Exception) -> None:
-        print(f"sixfold: engine: an API process is dropped: {fault}", file=sys.stderr)
+        logger.error("an API process is dropped: %s", fault)
         self._drop(peer)
 
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
@@ -380,6 +384,7 @@ def main(argv: list[str]) -> int:
     run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
+    set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     progress = Progress.open(run_dir)
     try:
@@ -404,7 +409,7 @@ def main(argv: list[str]) -> int:
     except EngineDead:
         return EXIT_WORKER_GONE
     except SixfoldError as e:
-        print(f"sixfold: engine: {e}", file=sys.stderr)
+        logger.error("%s", e)
     return 1
 
 

@@ -152,6 +152,10 @@ def resolve(config: Config) -> Config:
         ConfigError: a setting does not fit the model.
         DoesNotFit: the machine has too little memory.
     """
+    if config.api.otlp_traces_endpoint:
+        from sixfold.observability.otlp import traces_url
+
+        traces_url(config.api.otlp_traces_endpoint)
     name = config.model.served_model_name or config.model.model
     path = _model_path(config)
     if config.executor.executor == "scripted":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import select
@@ -37,9 +38,12 @@ from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.watchdog import Watchdog
 from sixfold.errors import ConfigError
+from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
 __all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
@@ -77,8 +81,9 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
     """
     config = resolve(config)
+    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in cautions(config):
-        print(f"sixfold: {caution}", file=sys.stderr)
+        logger.warning("%s", caution)
     setproctitle.setproctitle("sixfold: supervisor")
     run_dir = _run_directory()
     try:
@@ -248,9 +253,9 @@ class _Supervisor:
         if role is not None:
             child = self._children.get("worker 0" if role == "worker" else role)
             if child is not None:
-                patience = f"{self._config.hang_timeout_s:g} s"
-                print(
-                    f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr
+                logger.error(
+                    "%(child)s did nothing for %(seconds)g s while requests wait; ending it",
+                    {"child": child.role, "seconds": self._config.hang_timeout_s},
                 )
                 child.process.kill()
 
@@ -265,7 +270,7 @@ class _Supervisor:
             self._is_announced = True
             self._manager.ready(f"serving {self._config.model.served_model_name} on {self._url()}")
             if self._work is None:
-                _announce(self._config.model.served_model_name, self._url(), chats=self._chats)
+                _announce(self._config, self._url(), chats=self._chats)
             else:
                 self._done = self._begin(self._work)
                 self._poll.register(self._done, select.POLLIN)
@@ -285,24 +290,24 @@ class _Supervisor:
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
             cause += ": was the model's file cut short or its disk lost?"
+        facts = {"child": child.role, "cause": cause, "child_pid": child.process.pid}
         if not self._is_announced:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
         counts = self._progress.counts
         work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
         pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
         if pause_s is None:
-            print(
-                f"sixfold: {child.role} ended unexpectedly ({cause}), again and again without any work done between; "
-                "stopping",
-                file=sys.stderr,
+            logger.error(
+                "%(child)s ended unexpectedly (%(cause)s), again and again without any work done between; stopping",
+                facts,
             )
             return False
         if child.role == "engine" and status == EXIT_WORKER_GONE:
             # Its worker's death has a line of its own, and has to be seen before the next engine starts.
             pause_s = max(pause_s, WORKER_DEATH_S)
         else:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); starting it again", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); starting it again", facts)
         self._forget(child.role, status)
         self._due[child.role] = time.monotonic() + pause_s
         return True
@@ -391,6 +396,10 @@ class _Supervisor:
             os.close(fd)
 
 
-def _announce(model: str, url: str, *, chats: bool) -> None:
+def _announce(config: Config, url: str, *, chats: bool) -> None:
+    model = config.model.served_model_name
+    if config.api.log_format == "json":  # for a program, which reads one stream
+        READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
+        return
     line = curl_line(url, model, chats=chats)
     print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)

@@ -59,16 +59,16 @@ class _Histogram:
 
 
 class Timing:
-    """Follows one call for the histograms. All times are CLOCK_MONOTONIC seconds."""
+    """Follows one call for the histograms and the log. All times are CLOCK_MONOTONIC seconds; 0: not yet."""
 
-    __slots__ = ("_arrival_s", "_first_s", "_last_s", "_metrics", "_tokens", "started_s")
+    __slots__ = ("_arrival_s", "_last_s", "_metrics", "_tokens", "first_token_s", "started_s")
 
     def __init__(self, metrics: ApiMetrics, arrival_s: float) -> None:
         self._metrics = metrics
         self._arrival_s = arrival_s
         self.started_s = 0.0
         """When its first step was planned; 0: not yet, as far as is known."""
-        self._first_s = self._last_s = 0.0
+        self._last_s = self.first_token_s = 0.0
         self._tokens = 0
 
     def accepted(self, n_prompt_tokens: int) -> None:
@@ -88,7 +88,7 @@ class Timing:
             self._metrics.inter_token.observe((now_s - self._last_s) / n_tokens, n_tokens)
         else:
             self._metrics.first_token.observe(now_s - self._arrival_s)
-            self._first_s = now_s
+            self.first_token_s = now_s
             if self.started_s:
                 self._metrics.histograms["request_prefill_time_seconds"].observe(max(0.0, now_s - self.started_s))
         self._last_s = now_s
@@ -100,7 +100,7 @@ class Timing:
         histograms["e2e_request_latency_seconds"].observe(time.monotonic() - self._arrival_s)
         histograms["request_generation_tokens"].observe(self._tokens)
         if self._tokens:
-            histograms["request_decode_time_seconds"].observe(self._last_s - self._first_s)
+            histograms["request_decode_time_seconds"].observe(self._last_s - self.first_token_s)
         finished = self._metrics.finished
         for reason in reasons:
             finished[reason] = finished.get(reason, 0) + 1
@@ -137,8 +137,9 @@ class ApiMetrics:
         self.aborts = dict.fromkeys(ABORT_CAUSES, 0)
         self.refused: dict[tuple[int, str], int] = {}
         self.streams_cut = 0
+        self.spans_dropped: Callable[[], int] = lambda: 0
         self._model_name = model_name
-        self._api_server = str(api_server)
+        self.api_server = api_server
         self._stats = stats
         self._restarts = restarts
         self._processes = processes
@@ -215,7 +216,7 @@ class ApiMetrics:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         labels = ["model_name", "api_server"]
-        values = [self._model_name, self._api_server]
+        values = [self._model_name, str(self.api_server)]
         success = CounterMetricFamily(
             "sixfold_request_success", "choices by the reason of their end", labels=[*labels, "finished_reason"]
         )
@@ -237,6 +238,13 @@ class ApiMetrics:
         cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
         cut.add_metric(values, self.streams_cut)
         yield cut
+        spans = CounterMetricFamily(
+            "sixfold_trace_spans_dropped",
+            "spans that the collector (--otlp-traces-endpoint) did not get",
+            labels=labels,
+        )
+        spans.add_metric(values, self.spans_dropped())
+        yield spans
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
             buckets, total = self.histograms[name].buckets()

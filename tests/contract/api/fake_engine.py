@@ -167,6 +167,7 @@ class FakeEngine:
         self.max_outstanding = 256
         self.n_open_elsewhere = 0
         self.batch = (0, 0)
+        self.recent_stats: list[tuple[int, EngineStats]] = []
         self.max_queued_tokens = 1 << 20
         self.max_queue_wait_s = 0.0
         self.told: dict[str, Any] = {}
