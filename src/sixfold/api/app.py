@@ -23,13 +23,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sixfold.api import admin
+from sixfold.api import admin, web
 from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
+from sixfold.api.debug.live import health, live
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
@@ -70,10 +71,17 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
     ("GET", "/openapi.json", openapi),
+    ("GET", "/page/{name}", web.page_file),
+    ("GET", "/debug/live", live),
+    ("GET", "/debug/health", health),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
-"""What answers without a key, where there are keys: probes, which say nothing about what is served."""
+"""What answers without a key, where there are keys: probes, which say nothing about what is served. Besides them, the
+files of the web page, and `/` to a browser, which gets the page."""
+
+ADMIN_PREFIX = "/debug/"
+"""Of paths that show what others do."""
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
@@ -92,7 +100,7 @@ class App:
         self.context = context
         self._hosts = allowed_hosts(context.config)
         access = context.config.metrics_access
-        self._open_paths = OPEN_PATHS | {"/metrics"} if access == "open" else OPEN_PATHS
+        self._open_paths = OPEN_PATHS | web.PAGE_PATHS | ({"/metrics"} if access == "open" else frozenset())
         self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
         routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
@@ -102,6 +110,7 @@ class App:
             return
         call = Call(self.context, scope, receive, send)
         scope["sixfold.call"] = call
+        self.context.calls.add(call)
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
@@ -117,6 +126,7 @@ class App:
             logger.exception("request %s failed", call.request_id)
             await self._fail(call, error)
         finally:
+            self.context.calls.discard(call)
             call.close()
             call.log_end()
 
@@ -134,10 +144,10 @@ class App:
         same path, so there is no spelling that it takes and this does not see."""
         keys = self.context.keys
         path = call.scope["path"]
-        if keys is None or path in self._open_paths:
+        if keys is None or path in self._open_paths or (path == "/" and web.wants_page(call.header(b"accept"))):
             return
         call.caller = keys.caller(call.scope["headers"])
-        if path in self._admin_paths and not call.caller.is_admin:
+        if (path in self._admin_paths or path.startswith(ADMIN_PREFIX)) and not call.caller.is_admin:
             raise NotAllowed("this path needs a key of scope admin", code="admin_only")
 
     async def _fail(self, call: Call, error: Exception) -> None:

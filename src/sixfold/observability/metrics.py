@@ -145,7 +145,7 @@ class ApiMetrics:
         self._model_name = model_name
         self._api_server = str(api_server)
         self._stats = stats
-        self._restarts = restarts
+        self.restarts = restarts
         self._epoch_stats = EngineStats()
         self._base: dict[str, int] = dict.fromkeys(COUNTERS, 0)
 
@@ -191,7 +191,7 @@ class ApiMetrics:
         restarts = CounterMetricFamily(
             "sixfold_process_restarts", "processes that were started again", labels=[*labels, "role"]
         )
-        for role, count in self._restarts().items():
+        for role, count in self.restarts().items():
             restarts.add_metric([*values, role], count)
         yield restarts
 
