@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from sixfold.messages import EngineStats
-from sixfold.observability import ApiMetrics
+from sixfold.observability.metrics import ApiMetrics
 
 
 def value(metrics: ApiMetrics, name: str, **labels: str) -> float:

@@ -1,0 +1,178 @@
+"""Every place of the server where time goes, once: the work of a step and of an answer, and the waits between them.
+
+A site's index in `SITES` is its id, a plain integer that the hot paths keep as a constant. Every site says what kind of
+time it is, and a wait says why it is there:
+
+    WORK          the processor does something for somebody
+    INVARIANT     a wait that protects a property: which, and which test fails without it
+    OVERLAPPABLE  a wait while something else could run: what
+    SHRINKABLE    a wait that protects nothing and can be made shorter: by which lever
+    IDLE          nothing is to be done
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from typing import NamedTuple
+
+__all__ = [
+    "API_CREDIT",
+    "API_DETOKENIZE",
+    "API_PARSE",
+    "API_RECEIVE",
+    "API_SOCKET",
+    "API_TEMPLATE",
+    "API_TOKENIZE",
+    "API_VERDICT",
+    "API_WRITE",
+    "DIGEST",
+    "ENGINE_COMMIT",
+    "ENGINE_FRAME",
+    "ENGINE_HANDOVER",
+    "ENGINE_INBOX",
+    "ENGINE_RECEIVE",
+    "ENGINE_RESULT",
+    "ENGINE_SCHEDULE",
+    "SITES",
+    "WORKER_FORWARD",
+    "WORKER_PREPARE",
+    "WORKER_REPLY",
+    "WORKER_SAMPLE",
+    "WORKER_STEP",
+    "Kind",
+    "Site",
+]
+
+
+class Kind(enum.Enum):
+    """See the module's docstring."""
+
+    WORK = "work"
+    INVARIANT = "invariant"
+    OVERLAPPABLE = "overlappable"
+    SHRINKABLE = "shrinkable"
+    IDLE = "idle"
+
+
+class Site(NamedTuple):
+    """One place where time goes."""
+
+    name: str
+    """`component.what`, in lower case."""
+    kind: Kind
+    where: str
+    """`file: function`, below src/sixfold/."""
+    what: str
+    """What it is, in a few words."""
+    protects: str = ""
+    """INVARIANT: the property that would not hold without the wait."""
+    test: str = ""
+    """INVARIANT: `file::test` below tests/ that fails without the wait."""
+    meanwhile: str = ""
+    """OVERLAPPABLE: what runs, or could run, at the same time."""
+    lever: str = ""
+    """SHRINKABLE: what makes it shorter."""
+
+    @property
+    def component(self) -> str:
+        return self.name.partition(".")[0]
+
+
+_sites: list[Site] = []
+
+
+def _site(site: Site) -> int:
+    _sites.append(site)
+    return len(_sites) - 1
+
+
+def _work(name: str, where: str, what: str) -> int:
+    return _site(Site(name, Kind.WORK, where, what))
+
+
+ENGINE_SCHEDULE = _work("engine.schedule", "engine/core.py: fill", "deciding a step, and holding its blocks")
+ENGINE_HANDOVER = _work(
+    "engine.handover", "engine/core.py: fill", "turning the plan into a message, and sending it to the worker"
+)
+ENGINE_COMMIT = _work("engine.commit", "engine/core.py: commit", "applying a step's result")
+ENGINE_FRAME = _work(
+    "engine.frame", "engine/engine_process.py: _send_outputs", "encoding a step's deltas, and sending them"
+)
+ENGINE_RECEIVE = _work(
+    "engine.receive",
+    "engine/engine_process.py: _on_result, _on_control",
+    "decoding what comes, and queueing new requests",
+)
+WORKER_PREPARE = _work(
+    "worker.prepare", "executor/worker.py: execute", "decoding a step, applying it to the slots, making the arrays"
+)
+WORKER_FORWARD = _work("worker.forward", "executor/model_runner.py: run", "the model, over all rows of a step")
+WORKER_SAMPLE = _work("worker.sample", "executor/model_runner.py: run", "drawing tokens, and what follows from them")
+WORKER_REPLY = _work("worker.reply", "engine/worker_process.py: serve_engine", "encoding a result, and sending it")
+API_RECEIVE = _work(
+    "api.receive", "engine/client.py: _on_outputs", "decoding a batch of deltas, and sorting it by call"
+)
+API_DETOKENIZE = _work(
+    "api.detokenize", "engine/client.py: _on_outputs", "the batch's tokens as text, without the writing"
+)
+API_WRITE = _work("api.write", "api/stream.py: take", "the batch's text as events, written to the connections")
+API_PARSE = _work("api.parse", "api/decoding.py: decode", "decoding and checking a call's body")
+API_TEMPLATE = _work("api.template", "text/chat_template.py: render", "rendering a conversation")
+API_TOKENIZE = _work("api.tokenize", "text/tokenizer.py: encode", "turning a prompt into tokens")
+
+ENGINE_INBOX = _site(
+    Site("engine.inbox", Kind.IDLE, "engine/engine_process.py: run", "no step is outstanding: waiting for requests")
+)
+ENGINE_RESULT = _site(
+    Site(
+        "engine.result",
+        Kind.OVERLAPPABLE,
+        "engine/engine_process.py: run",
+        "waiting for the oldest outstanding step",
+        meanwhile="the next step is planned and sent already; messages are read as they come",
+    )
+)
+WORKER_STEP = _site(
+    Site(
+        "worker.step",
+        Kind.SHRINKABLE,
+        "engine/worker_process.py: serve_engine",
+        "waiting for a step",
+        lever="steps outstanding: the next step is sent before this one ends",
+    )
+)
+API_CREDIT = _site(
+    Site(
+        "api.credit",
+        Kind.OVERLAPPABLE,
+        "api/context.py: in_thread",
+        "a prompt waits for one of the threads that render and tokenize",
+        meanwhile="the event loop serves every other call",
+    )
+)
+API_VERDICT = _site(
+    Site(
+        "api.verdict",
+        Kind.SHRINKABLE,
+        "engine/client.py: submit",
+        "waiting for the engine to queue or refuse a request",
+        lever="the length of a turn of the engine's loop",
+    )
+)
+API_SOCKET = _site(
+    Site(
+        "api.socket",
+        Kind.INVARIANT,
+        "api/stream.py: drain",
+        "the answer is complete, and its client still reads",
+        protects="memory for what a client has not read is bounded",
+        test="contract/api/test_http.py::test_a_slow_reader_is_cut_off",
+    )
+)
+
+SITES: tuple[Site, ...] = tuple(_sites)
+"""A site's id is its index."""
+
+DIGEST = int.from_bytes(hashlib.sha256(" ".join(site.name for site in SITES).encode()).digest()[:8], "little")
+"""Tells meters of another build apart."""
