@@ -22,9 +22,23 @@ from .browser import busy, chromium
 SIZES = {"wide": (1280, 860), "phone": (360, 740)}
 QUESTION = "Explain in a few sentences why a KV cache makes a language model faster."
 ANSWER = [
-    "A", " model", " reads", " its", " prompt", " once", " and", " keeps", " what", " it", " has", " computed", ".", "\n",
-    "```python\n", "cache", " =", " {}", "\n", "```\n", "Each", " new", " token", " then", " needs", " one", " step", ".",
-]  # fmt: skip
+    *(
+        "A",
+        " model",
+        " reads",
+        " its",
+        " prompt",
+        " once",
+        " and",
+        " keeps",
+        " what",
+        " it",
+        " has",
+        " computed",
+        ".\n",
+    ),
+    *("```python\n", "cache", " =", " {}", "\n", "```\n", "Each", " new", " token", " then", " needs", " one", " step"),
+]
 TOPICS = ["rivers", "trains", "bread", "the moon", "glass", "salt", "wind", "paper", "clocks", "ice", "maps", "bees"]
 
 

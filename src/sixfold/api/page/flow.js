@@ -59,13 +59,17 @@ export class Flow {
       const read = Math.max(0, Math.min(choice.computed, choice.prompt) - Math.min(then?.computed ?? choice.cached, choice.prompt));
       nPrompt += read;
       const drawn = choice.output - (then?.output ?? 0);
-      if (read && budget > 0) budget -= this._send("scheduler", "executor", Math.min(4, Math.ceil(read / 16)), choice.slot, 4);
+      if (read && budget > 0) {
+        const n = Math.min(4, Math.ceil(read / 16));
+        this._send("scheduler", "cache", n, choice.slot, 4);
+        budget -= this._send("cache", "executor", n, choice.slot, 4, 360);
+      }
       if (drawn > 0 && budget > 0) budget -= this._send("executor", "sampler", 1, choice.slot, 3);
     }
     const shown = Math.min(nTokens, 6);
     this._send("sampler", "detokenizer", shown, null, 3, 180);
     this._send("detokenizer", "api", shown, null, 3, 360);
-    if (nHeld > 0) this._send("scheduler", "cache", Math.min(nHeld, 6), null, 3);
+    if (nHeld > 0) this._send("scheduler", "cache", Math.min(nHeld, 3), null, 3);
     if (nHeld < 0) this._send("cache", "scheduler", Math.min(-nHeld, 6), null, 3);
     this._count(frame, nTokens, nPrompt);
   }
@@ -102,7 +106,7 @@ export class Flow {
     if (still.matches) return n;
     const now = performance.now() + delay;
     for (let i = 0; i < n && this._dots.length < MAX_DOTS; i++) {
-      this._dots.push({ from, to, slot, size, begin: now + i * 45, shift: (Math.random() - 0.5) * 14 });
+      this._dots.push({ from, to, slot, size, begin: now + i * 45, shift: (Math.random() - 0.5) * 44 });
     }
     return n;
   }

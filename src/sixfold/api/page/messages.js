@@ -123,7 +123,7 @@ export class MessageView {
     this.element.removeAttribute("aria-busy");
     const parts = [];
     if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text" }, reasoning)));
-    if (tokens?.length) {
+    if (tokens?.length && (this._wantsTokens ?? !content.includes("```"))) {
       const text = make("p", { class: "text tokens", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
       tokens.forEach((token, index) => text.append(this._token(token, index)));
       parts.push(text);
@@ -134,6 +134,14 @@ export class MessageView {
     this.body.replaceChildren(...parts);
     this.say(note ?? "", this.message.kind ?? "");
     this.foot.replaceChildren(...this._actions(this.message));
+    if (tokens?.length && content.includes("```")) {
+      const other = this._wantsTokens ? "Show text" : "Show tokens";
+      const turn = () => {
+        this._wantsTokens = !this._wantsTokens;
+        this.finish();
+      };
+      this.foot.append(button(other, turn, { class: "quiet" }));
+    }
   }
 
   /** A word about the message, below it. */

@@ -247,13 +247,14 @@ export class Follow {
     }
     say(this._line, `${track.path} ${track.label !== track.id ? `label ${track.label}` : ""}`);
     let before = track.began;
+    const last = STAGES.findLastIndex(([stage]) => track.stages.has(stage));
     STAGES.forEach(([stage], index) => {
       const { item, when } = this._steps[index];
       const time = track.stages.get(stage);
-      item.classList.toggle("passed", time !== undefined);
+      item.classList.toggle("passed", index <= last);
       if (track.stage === stage) item.setAttribute("aria-current", "step");
       else item.removeAttribute("aria-current");
-      say(when, time === undefined ? "" : `+${span(Math.max(0, time - before))}`);
+      say(when, time !== undefined ? `+${span(Math.max(0, time - before))}` : index < last ? "unseen" : "");
       if (time !== undefined) before = time;
     });
     const choices = track.choices.length ? track.choices : (track.last ?? []);
