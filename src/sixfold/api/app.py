@@ -30,6 +30,8 @@ from sixfold.api.call import Call
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
+from sixfold.api.debug import requests as debug_requests
+from sixfold.api.debug import waits as debug_waits
 from sixfold.api.debug.live import health, live
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
@@ -41,6 +43,7 @@ from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
 
 __all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
 
@@ -74,6 +77,9 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/page/{name}", web.page_file),
     ("GET", "/debug/live", live),
     ("GET", "/debug/health", health),
+    ("GET", "/debug/waits", debug_waits.waits),
+    ("GET", "/debug/requests", debug_requests.requests),
+    ("GET", "/debug/requests/{id}", debug_requests.request),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
@@ -87,10 +93,15 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
-def build_app(client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None) -> App:
+def build_app(
+    client: EngineFace,
+    config: ApiConfig,
+    metrics: ApiMetrics | None = None,
+    observatory: Observatory | None = None,
+) -> App:
     """The application over an engine."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics))
+    return App(ApiContext(client, config, metrics, observatory))
 
 
 class App:

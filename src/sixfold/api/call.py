@@ -23,6 +23,8 @@ from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+from sixfold.observability.requests import CallRecord, current
+from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.generation import TotalUsage
@@ -71,6 +73,7 @@ class Call:
         caller: whose call it is, once its key was seen.
         connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
+        record: where its time goes, of a call that wants work from the engine.
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
         shape: of errors on this path.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
@@ -91,6 +94,7 @@ class Call:
         "counted",
         "fault",
         "receive",
+        "record",
         "request_id",
         "scope",
         "shape",
@@ -118,12 +122,18 @@ class Call:
         self.started = False
         self.status = 0
         self.counted: Counted | None = None
+        self.record: CallRecord | None = None
         self.fault: str | None = None
         self.arrival_s = time.monotonic()
         self.body_bytes = 0
         self._body_left = (
             self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
         )
+
+    def enter(self, state: State | None, at_ns: int = 0) -> None:
+        """From now on, or from `at_ns`, the call's time goes there."""
+        if self.record is not None:
+            self.record.enter(state, at_ns)
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this (lower case) name."""
@@ -146,6 +156,9 @@ class Call:
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
         """
+        self.record = CallRecord(self.request_id, int(self.arrival_s * 1e9), path=self.scope["path"])
+        self.record.enter(State.RECEIVE, self.record.start_ns)
+        current.set(self.record)
         with self.context.admitted():
             if self.caller.allowance is not None:
                 self.caller.allowance.begin()
@@ -182,6 +195,13 @@ class Call:
         if self._counts and self.caller.allowance is not None:
             self.caller.allowance.end()
             self.caller.allowance.take_tokens(-self._n_reserved)
+        if self.record is not None:
+            self._close_record(self.record)
+
+    def _close_record(self, record: CallRecord) -> None:
+        record.request_id, record.status, record.fault = self.request_id, self.status, self.fault or ""
+        record.end_ns = time.monotonic_ns()
+        self.context.call_ring.write(record)
 
     # request
 
@@ -220,6 +240,7 @@ class Call:
         except TimeoutError:
             raise BodyTimeout(f"the body did not arrive within {self.context.config.body_timeout_s:g} s") from None
         self.body_bytes = len(body)
+        self.enter(State.PARSE)
         if not body:
             raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
         return body
@@ -268,6 +289,7 @@ class Call:
         self, status: int, body: bytes, *, content_type: bytes = b"application/json", headers: Headers = ()
     ) -> None:
         """Send a whole response."""
+        self.enter(State.SOCKET)
         self.started = True
         self.status = status
         head = [
@@ -318,6 +340,7 @@ class Call:
 
     async def end_stream(self, data: bytes) -> None:
         """Send the last part."""
+        self.enter(State.SOCKET)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     def ignored_header(self, names: list[str]) -> list[tuple[bytes, bytes]]:

@@ -23,6 +23,9 @@ from sixfold.api.responses.store import open_store
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
+from sixfold.observability.requests import CallRecord, RequestRing, current
+from sixfold.observability.timeline import State
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -88,13 +91,19 @@ class ApiContext:
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        observatory: what the server's processes note; None: nobody is to ask.
+        call_ring: where this process keeps what it knows of its latest calls.
 
     Raises:
         ConfigError: the key file cannot be used.
     """
 
-    def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
+    def __init__(
+        self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics, observatory: Observatory | None = None
+    ) -> None:
         self.client = client
+        self.observatory = observatory
+        self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
         self.config = config
         self.metrics = metrics
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
@@ -228,15 +237,36 @@ class ApiContext:
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run template and tokenizer work beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *args, **kwargs))
+        return await _beside(self._pool, functools.partial(work, *args, **kwargs))
 
     async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for calls that generate nothing: no generation waits for them."""
-        call = functools.partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._aside_pool, call)
+        return await _beside(self._aside_pool, functools.partial(work, *args, **kwargs))
 
     def close(self) -> None:
         for pool in (self._pool, self._aside_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:
             self.responses.close()
+
+
+async def _beside(pool: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+    """Run `work` in one of the pool's threads; the call's record says how long it waits for it."""
+    record = current.get()
+    if record is None:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    record.enter(State.THREAD)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, _on_record, record, work)
+    finally:
+        record.enter(State.PARSE)
+
+
+def _on_record(record: CallRecord, work: Callable[[], R]) -> R:
+    token = current.set(record)
+    record.enter(State.PARSE)
+    try:
+        return work()
+    finally:
+        record.enter(State.RESUME)
+        current.reset(token)

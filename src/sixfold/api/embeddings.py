@@ -29,6 +29,8 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest, Pooling
+from sixfold.observability.requests import stage
+from sixfold.observability.timeline import State
 
 __all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding"]
 
@@ -88,6 +90,7 @@ async def _tokenize(context: ApiContext, texts: list[str], *, any_length: bool) 
     """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
+        stage(State.TOKENIZE)
         for i, text in enumerate(texts if not any_length else ()):
             context.prompt_length.check([text], _field(i, len(texts)), is_answered=False)
         return context.client.tokenizer.encode_batch(texts, parse_control=False)

@@ -116,6 +116,12 @@ class EngineFace(Protocol):
         ...
 
     @property
+    def batch(self) -> tuple[int, int]:
+        """The batch of deltas that is being delivered, or was last: its step, and when it was read (CLOCK_MONOTONIC
+        ns)."""
+        ...
+
+    @property
     def ready(self) -> bool: ...
 
     @property

@@ -23,6 +23,8 @@ from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
+from sixfold.observability.timeline import State
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
 
@@ -67,6 +69,8 @@ class Generation:
         """Who awaits it is in `run`."""
         self._error: Exception | None = None
         self._closed = False
+        self._last_batch = (0, 0)
+        """The step of the batch that brought the last end, and when it was read."""
         self._names: tuple[str, ...] = ()
         self._call: Call | None = None
         """Whose it is, once it was started."""
@@ -113,6 +117,7 @@ class Generation:
         self._context.generations.add(self)
         self._call, self._names = call, (call.request_id, *ids)
         self._context.open_requests.enter(self._names, self, call.tenant)
+        self._record(call)
         try:
             for request in self._requests:
                 handle = await self._context.client.submit(_owned(request, call.caller))
@@ -126,6 +131,15 @@ class Generation:
         n_prompt = sum(len(request.prompt_token_ids) for request in self._requests)
         call.use_tokens(n_prompt)
         self._timing.accepted(n_prompt)
+        call.enter(IN_ENGINE)
+
+    def _record(self, call: Call) -> None:
+        """Now the engine's notes of these requests belong to the call's record, as far as it has room for them."""
+        if call.record is not None:
+            call.record.uids += [request.uid for request in self._requests][: MAX_UIDS - len(call.record.uids)]
+            call.record.request_id = call.request_id
+            call.enter(State.SUBMIT)
+            self._context.call_ring.write(call.record)
 
     async def run(self, take: Callable[[list[ChoiceDelta]], None]) -> None:
         """Hand what comes with each step to `take`, choices numbered through the call; return after the last end.
@@ -141,6 +155,10 @@ class Generation:
         for prompt, handle in enumerate(self._handles):
             handle.listen(functools.partial(self._on_deltas, prompt), self._fail)
         await self._ended
+        if self._call is not None and self._call.record is not None:
+            self._call.record.ends.append(self._last_batch)
+            self._call.enter(State.DELIVER, self._last_batch[1])
+            self._call.enter(State.FINISH)
 
     def close(self, error: Exception | None = None) -> None:
         """Take back what is in flight. Idempotent.
@@ -221,6 +239,7 @@ class Generation:
             return  # of another prompt than the one that failed
         try:
             if self._follow(prompt, deltas, self._take) and all(processor.done for processor in self._processors):
+                self._last_batch = self._context.client.batch
                 self._ended.set_result(None)
         except Exception as error:  # noqa: BLE001 - handed to whoever awaits `run`, which raises it
             self._fail(error)

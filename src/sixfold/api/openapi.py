@@ -24,6 +24,8 @@ from sixfold.api.completions import Completion
 from sixfold.api.debug.feed import MIN_PERIOD_MS
 from sixfold.api.debug.frames import LiveFrame
 from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS, Health
+from sixfold.api.debug.requests import RequestDetail, RequestList
+from sixfold.api.debug.waits import WaitList
 from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
@@ -200,6 +202,15 @@ OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     Operation("get", "/debug/health", "What is loaded, limits, memory, names of keys; scope admin", response=Health),
+    Operation("get", "/debug/waits", "Where the server's time goes, and why each wait is there", response=WaitList),
+    Operation("get", "/debug/requests", "The latest requests, and where their time went", response=RequestList),
+    Operation(
+        "get",
+        "/debug/requests/{id}",
+        "One of them, instant by instant",
+        errors=(404,),
+        response=RequestDetail,
+    ),
 )
 """Every route of the server; the route table is checked against it."""
 

@@ -16,6 +16,8 @@ from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
 from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
+from sixfold.observability.meter import Meter
+from sixfold.observability.observatory import Observatory
 
 __all__ = ["main", "set_up_logging"]
 
@@ -48,7 +50,13 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     text = load_text(run.config)
     progress = Progress.open(run_dir)
     engine = EngineClient(
-        run.engine_path, run.config, text, config_digest=run.digest, progress=progress, api_server=index
+        run.engine_path,
+        run.config,
+        text,
+        config_digest=run.digest,
+        progress=progress,
+        api_server=index,
+        meter=Meter.create(run_dir, f"api-{index}"),
     )
     loop = asyncio.get_running_loop()
 
@@ -67,6 +75,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     [http],
                     api_server=index,
                     restarts=progress.restarts,
+                    observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     on_started=started,
                 )
             )

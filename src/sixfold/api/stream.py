@@ -22,6 +22,7 @@ from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
+from sixfold.observability.timeline import State
 
 __all__ = ["DONE", "Renderer", "event", "stream"]
 
@@ -157,6 +158,7 @@ class _Outlet:
         """
         if not self._kept:
             return
+        call.enter(State.SOCKET)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(loop.time() + self._lags_since_s + self._max_lag_s - time.monotonic()):

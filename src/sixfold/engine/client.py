@@ -33,6 +33,8 @@ from sixfold.messages import (
     Welcome,
     WorkerFacts,
 )
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import API_ENGINE
 from sixfold.transport import Frame, FrameReader, codecs, frame
 from sixfold.transport.sockets import INSTANCE
 
@@ -134,6 +136,7 @@ class EngineClient:
         config_digest: both ends must have been started with the same configuration.
         progress: where the supervisor sees what this process waits for.
         api_server: this process's number.
+        meter: of this process; None: nobody asks.
     """
 
     def __init__(
@@ -145,8 +148,10 @@ class EngineClient:
         config_digest: str,
         progress: Progress | None = None,
         api_server: int = 0,
+        meter: Meter | None = None,
     ) -> None:
         self._path = path
+        self._meter = meter or Meter.private()
         self._digest = config_digest
         self.tokenizer = text.tokenizer
         self.chat_template = text.chat_template
@@ -180,6 +185,9 @@ class EngineClient:
         self._watch: tuple[Watch, Callable[[EngineView], None]] | None = None
         """How often this process wants a view, and who takes it."""
         self.stats = EngineStats()
+        self.batch = (0, 0)
+        """Of the latest deltas: their step, and when they were read."""
+        self._lost_ns = 0
         self.engine_epoch = 0
         self.dead: str | None = None
 
@@ -280,6 +288,9 @@ class EngineClient:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         self.engine_epoch = welcome.engine_epoch
+        if self._lost_ns:
+            self._meter.add(API_ENGINE, self._lost_ns, now())
+            self._lost_ns = 0
         self.build = f"{self._executor}/{welcome.worker.isa}"
         self.embedding_size = welcome.worker.hidden
         self.worker = welcome.worker
@@ -309,6 +320,7 @@ class EngineClient:
         if link is not self._link or self.dead is not None:
             return
         was_welcome = self.ready
+        self._lost_ns = self._lost_ns or now()
         self._link = None
         self._up.clear()
         self._attaching = asyncio.ensure_future(self._attach(0.0 if was_welcome else GREET_PAUSE_S))
@@ -352,7 +364,9 @@ class EngineClient:
             self._on_welcome(message)
 
     def _on_outputs(self, received: Frame) -> None:
+        read_ns = now()
         batch: OutputBatch = codecs.decode_output(received.body)
+        self.batch = (batch.step_id, read_ns)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
         handles: dict[RequestHandle, None] = {}

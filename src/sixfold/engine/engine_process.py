@@ -32,6 +32,7 @@ from sixfold.messages import (
     Watch,
     Welcome,
 )
+from sixfold.observability.journal import Event, Journal
 from sixfold.transport import FrameSocket, accept, codecs
 
 __all__ = ["EngineServer", "main"]
@@ -72,9 +73,12 @@ class EngineServer:
         listener: socket.socket,
         run: RunFiles,
         progress: Progress | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._counts = (progress or Progress.private()).counts
         self._core = core
+        self._journal = journal or Journal.private()
+        self._journal.note(Event.EPOCH, value=run.epoch)
         self._executor = executor
         self._run = run
         self._welcome = Welcome(run.epoch, executor.facts, run.faults)
@@ -215,6 +219,7 @@ class EngineServer:
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
         message = codecs.decode_to_engine(body)
         if isinstance(message, GenerateRequest):
+            self._journal.note(Event.RECEIVED, message.uid)
             if message.suspect:
                 self._quarantine.enter(peer, message)
             else:
@@ -369,8 +374,9 @@ def main(argv: list[str]) -> int:
         progress.counts[Count.ENGINE_ATTACHING] = 1
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
-        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key))
-        EngineServer(core, executor, listener, run, progress).run()
+        journal = Journal.create(run_dir)
+        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal)
+        EngineServer(core, executor, listener, run, progress, journal).run()
     except EngineDead:
         return EXIT_WORKER_GONE
     except SixfoldError as e:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sixfold.executor.scripted import ScriptedBackend
     from sixfold.executor.worker import Worker
     from sixfold.model_file import ModelFile
+    from sixfold.observability.journal import Journal
     from sixfold.text import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -367,15 +368,19 @@ def hash_key_of(config: Config) -> bytes:
     return config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
 
 
-def build_core(config: Config, executor: Executor, *, epoch: int, hash_key: bytes) -> EngineCore:
+def build_core(
+    config: Config, executor: Executor, *, epoch: int, hash_key: bytes, journal: Journal | None = None
+) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
+        journal: of this process; None: nobody asks.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
     from sixfold.scheduler import Scheduler
+    from sixfold.scheduler.chronicle import Chronicle
 
     facts = executor.facts
     kv_cache = KVCacheManager(
@@ -388,6 +393,7 @@ def build_core(config: Config, executor: Executor, *, epoch: int, hash_key: byte
         engine_epoch=epoch,
         max_slots=facts.max_slots,
         pipeline_depth=config.executor.pipeline_depth,
+        chronicle=Chronicle(journal),
     )
     return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth)
 

@@ -30,7 +30,7 @@ from sixfold.observability.sites import DIGEST, SITES
 
 __all__ = ["MAX_SITES", "N_BUCKETS", "RING", "Interval", "Meter", "SiteTotals", "now"]
 
-MAX_SITES = 64
+MAX_SITES = 128
 RING = 1 << 14
 """Intervals that are kept."""
 N_BUCKETS = 32

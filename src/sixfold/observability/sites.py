@@ -1,4 +1,5 @@
-"""Every place of the server where time goes, once: the work of a step and of an answer, and the waits between them.
+"""Every place of the server where time goes, once: the work of a step and of an answer, and the waits between them
+(those that no hot path has to know are in `waits.py`).
 
 A site's index in `SITES` is its id, a plain integer that the hot paths keep as a constant. Every site says what kind of
 time it is, and a wait says why it is there:
@@ -12,30 +13,44 @@ time it is, and a wait says why it is there:
 
 from __future__ import annotations
 
-import enum
 import hashlib
-from typing import NamedTuple
+
+from sixfold.observability.site import Kind, Site
+from sixfold.observability.waits import WAITS
 
 __all__ = [
+    "API_ASIDE",
+    "API_BODY",
     "API_CREDIT",
     "API_DETOKENIZE",
+    "API_ENGINE",
     "API_PARSE",
     "API_RECEIVE",
+    "API_RESTART",
     "API_SOCKET",
+    "API_STORE",
     "API_TEMPLATE",
     "API_TOKENIZE",
     "API_VERDICT",
     "API_WRITE",
     "DIGEST",
+    "ENGINE_BLOCKS",
+    "ENGINE_BUDGET",
     "ENGINE_COMMIT",
+    "ENGINE_FENCE",
     "ENGINE_FRAME",
     "ENGINE_HANDOVER",
     "ENGINE_INBOX",
+    "ENGINE_PREEMPTING",
     "ENGINE_RECEIVE",
     "ENGINE_RESULT",
     "ENGINE_SCHEDULE",
+    "ENGINE_SLOTS",
+    "ENGINE_STEP",
+    "ENGINE_TURN",
     "SITES",
     "WORKER_FORWARD",
+    "WORKER_MASKS",
     "WORKER_PREPARE",
     "WORKER_REPLY",
     "WORKER_SAMPLE",
@@ -43,40 +58,6 @@ __all__ = [
     "Kind",
     "Site",
 ]
-
-
-class Kind(enum.Enum):
-    """See the module's docstring."""
-
-    WORK = "work"
-    INVARIANT = "invariant"
-    OVERLAPPABLE = "overlappable"
-    SHRINKABLE = "shrinkable"
-    IDLE = "idle"
-
-
-class Site(NamedTuple):
-    """One place where time goes."""
-
-    name: str
-    """`component.what`, in lower case."""
-    kind: Kind
-    where: str
-    """`file: function`, below src/sixfold/."""
-    what: str
-    """What it is, in a few words."""
-    protects: str = ""
-    """INVARIANT: the property that would not hold without the wait."""
-    test: str = ""
-    """INVARIANT: `file::test` below tests/ that fails without the wait."""
-    meanwhile: str = ""
-    """OVERLAPPABLE: what runs, or could run, at the same time."""
-    lever: str = ""
-    """SHRINKABLE: what makes it shorter."""
-
-    @property
-    def component(self) -> str:
-        return self.name.partition(".")[0]
 
 
 _sites: list[Site] = []
@@ -171,8 +152,24 @@ API_SOCKET = _site(
     )
 )
 
-SITES: tuple[Site, ...] = tuple(_sites)
+SITES: tuple[Site, ...] = (*_sites, *WAITS)
 """A site's id is its index."""
+
+_ids = {site.name: index for index, site in enumerate(SITES)}
+
+API_ENGINE = _ids["api.engine"]
+API_BODY = _ids["api.body"]
+API_ASIDE = _ids["api.aside"]
+API_RESTART = _ids["api.restart"]
+API_STORE = _ids["api.store"]
+ENGINE_STEP = _ids["engine.step"]
+ENGINE_SLOTS = _ids["engine.slots"]
+ENGINE_BLOCKS = _ids["engine.blocks"]
+ENGINE_BUDGET = _ids["engine.budget"]
+ENGINE_TURN = _ids["engine.turn"]
+ENGINE_PREEMPTING = _ids["engine.preempting"]
+ENGINE_FENCE = _ids["engine.fence"]
+WORKER_MASKS = _ids["worker.masks"]
 
 DIGEST = int.from_bytes(hashlib.sha256(" ".join(site.name for site in SITES).encode()).digest()[:8], "little")
 """Tells meters of another build apart."""

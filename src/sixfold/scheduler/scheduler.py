@@ -38,6 +38,7 @@ from sixfold.messages import (
     TokenDelta,
 )
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
+from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
 from sixfold.scheduler.deltas import end_after, fault, last_delta, token_delta
 from sixfold.scheduler.plan import Plan, Row
@@ -70,6 +71,7 @@ class Scheduler:
         engine_epoch: stamped on every step.
         max_slots: rows that the worker has.
         pipeline_depth: steps that may be outstanding.
+        chronicle: hears what happens to each choice.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Scheduler:
         engine_epoch: int,
         max_slots: int,
         pipeline_depth: int,
+        chronicle: Chronicle | None = None,
     ) -> None:
         max_running = min(config.max_num_seqs, max_slots)
         self._max_running = max_running
@@ -126,6 +129,7 @@ class Scheduler:
         self._n_queued_tokens = 0
         """Prompt tokens of requests of which no choice has started."""
         self._counters = Counters()
+        self._chronicle = chronicle or Chronicle()
 
     # ---- what the engine asks ---------------------------------------------------------------------------------------
 
@@ -268,6 +272,8 @@ class Scheduler:
             twin = request.sequences[0].table if choice else None
             sequence.table = self._kv.new_table(token_ids, salt=message.cache_salt, twin=twin, n_common=len(prompt))
             request.sequences.append(sequence)
+            if choice:
+                self._chronicle.held(sequence)
         request.n_unclosed = message.n
         self._n_open += message.n
         self._n_queued_tokens += len(prompt)
@@ -285,6 +291,7 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _enqueue(self, sequence: Sequence) -> None:
+        self._chronicle.queued(sequence, again=sequence.state is State.PREEMPTING)
         sequence.state = State.WAITING
         self._queue.push(sequence)
 
@@ -295,6 +302,7 @@ class Scheduler:
         if len(self._outstanding) >= self._pipeline_depth:
             return None
         plan = self._planner.plan(self._next_step_id)
+        self._chronicle.waits_for(self._planner.waits_for)
         if plan is None and self._slots.has_unannounced and not self._outstanding:
             return Plan(self._next_step_id)
         return plan
@@ -307,6 +315,7 @@ class Scheduler:
             self._counters.preemptions += 1
             self._running.remove(sequence)
             sequence.state = State.PREEMPTING
+            self._chronicle.preempted(sequence)
             self._draining.add(sequence)
             self._pass_fence(sequence)
         step = StepPlan(
@@ -327,6 +336,7 @@ class Scheduler:
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
         write_rows(step, plan.rows)
+        self._chronicle.launched(step, plan.rows)
         self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
@@ -334,6 +344,7 @@ class Scheduler:
     def _admit(self, row: Row) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
+        self._chronicle.admitted(sequence, self._next_step_id - 1)
         self._queue.admit(sequence)
         self._policy.admitted(request)
         if not request.has_started:
@@ -440,6 +451,7 @@ class Scheduler:
         """The one way out. Frees the place at once, slot and blocks at the fence."""
         self._n_open -= 1
         self._counters.finished[reason] += 1
+        self._chronicle.closed(sequence)
         state, sequence.state = sequence.state, State.CLOSING
         if state is State.WAITING:
             self._queue.remove(sequence)
@@ -465,6 +477,7 @@ class Scheduler:
             self._requeue(sequence)
         else:
             sequence.state = State.CLOSED
+            self._chronicle.passed_fence(sequence)
             self._retire(sequence.request)
 
     def _requeue(self, sequence: Sequence) -> None:

@@ -100,6 +100,7 @@ class Sequence:
         "prompt_logprobs",
         "rank",
         "request",
+        "since_ns",
         "slot",
         "state",
         "stop_ids",
@@ -142,6 +143,8 @@ class Sequence:
 
         self.n_cached = 0
         """Prompt tokens found in the prefix cache at its first admission."""
+        self.since_ns = 0
+        """CLOCK_MONOTONIC: since when it waits, in the queue or for its fence. The chronicle's."""
         self.is_tainted = False
         """Its blocks may hold NaN: they are not retained."""
         self.has_spoken = self.n_output > 0

@@ -174,6 +174,7 @@ class FakeEngine:
         self.sampling_defaults: dict[str, Any] = {}
         self.max_outstanding = 256
         self.n_open_elsewhere = 0
+        self.batch = (0, 0)
         self.max_queued_tokens = 1 << 20
         self.max_queue_wait_s = 0.0
         self.told: dict[str, Any] = {}
