@@ -33,6 +33,7 @@ FILES = (
     "anatomy.js",
     "flow.js",
     "blocks.js",
+    "steps.js",
     "timeline.js",
     "requests.js",
     "health.js",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sixfold.api.debug.frames import EndedFrame, changed_pages, frame_of
+from sixfold.api.debug.timing import SITE_FRAMES, Timing
 from sixfold.errors import NotReady, Overloaded
 from sixfold.messages import EngineView
 
@@ -47,6 +48,9 @@ class Watcher:
         self._seen: EngineView | None = None
         self._n_seen = feed.n_views if feed.view is None else -1
         self._n_ended = feed.n_ended
+        self._n_spans = feed.timing.n_spans
+        self._places_ns = -1
+        """Of the totals that it has seen; -1: it has seen nothing yet."""
         self._last_s = 0.0
 
     async def next(self) -> bytes | None:
@@ -61,13 +65,26 @@ class Watcher:
         self._last_s = time.monotonic()
         self._n_seen = self._feed.n_views
         view, before, self._seen = self._feed.view, self._seen, self._feed.view
-        frame = self._feed.frame()
+        return self._feed.frame()[:-1] + self._own_parts(view, before) + b"}"
+
+    def _own_parts(self, view: EngineView | None, before: EngineView | None) -> bytes:
+        """What has changed since this watcher's last frame, as members of a JSON object."""
+        feed, parts = self._feed, b""
         if view is not None:
-            frame = frame[:-1] + b',"map":' + _encode(changed_pages(view, before)) + b"}"
-        if self._n_ended != self._feed.n_ended:
-            frame = frame[:-1] + b',"ended":' + _encode(self._feed.ended_since(self._n_ended)) + b"}"
-            self._n_ended = self._feed.n_ended
-        return frame
+            parts += b',"map":' + _encode(changed_pages(view, before))
+        if self._n_ended != feed.n_ended:
+            parts += b',"ended":' + _encode(feed.ended_since(self._n_ended))
+            self._n_ended = feed.n_ended
+        feed.timing.look()
+        if self._places_ns < 0:
+            parts += b',"sites":' + _encode(SITE_FRAMES)
+        if self._places_ns != feed.timing.places_ns:
+            parts += b',"places":' + _encode(feed.timing.places)
+            self._places_ns = feed.timing.places_ns
+        if self._n_spans != feed.timing.n_spans:
+            parts += b',"spans":' + _encode(feed.timing.spans_after(self._n_spans))
+            self._n_spans = feed.timing.n_spans
+        return parts
 
 
 class LiveFeed:
@@ -81,6 +98,7 @@ class LiveFeed:
         self.n_views = 0
         self.closed = False
         self.n_ended = 0
+        self.timing = Timing(None)
         self._ended: deque[EndedFrame] = deque(maxlen=MAX_ENDED)
         self._frame: tuple[int, float, bytes] = (-1, 0.0, b"")
         """(views at that time, when, JSON): for those who look at the same moment."""
@@ -112,6 +130,8 @@ class LiveFeed:
             raise NotReady("the server is shutting down", code="draining", retry_after_s=5.0)
         if len(self._watchers) >= MAX_WATCHERS:
             raise Overloaded(f"{MAX_WATCHERS} connections watch this process already", retry_after_s=5.0)
+        if not self._watchers:
+            self.timing = Timing(self._context.observatory)
         watcher = Watcher(self, max(period_ms, MIN_PERIOD_MS) / 1e3)
         self._watchers.add(watcher)
         self._ask()
@@ -155,6 +175,7 @@ class LiveFeed:
             self._context.client.watch(0, self._on_view)
             self.view, self._frame = None, (-1, 0.0, b"")
             self._ended.clear()
+            self.timing = Timing(None)
 
     def _on_view(self, view: EngineView) -> None:
         self.view = view

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sixfold.api.debug.timing import PlaceFrame, SiteFrame, SpanFrame
 from sixfold.messages import ChoiceView, EngineStats, EngineView
 
 if TYPE_CHECKING:
@@ -110,8 +111,12 @@ class LiveFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     n_preparing: int
     n_watchers: int
     map: MapFrame | None = None
-    """These two are made for each watcher; what has not changed since its last frame is left out."""
+    """This and what follows is made for each watcher: what has changed since its last frame."""
     ended: list[EndedFrame] = []
+    sites: list[SiteFrame] = []
+    """In the first frame."""
+    places: list[PlaceFrame] = []
+    spans: list[SpanFrame] = []
 
 
 def frame_of(context: ApiContext, view: EngineView | None, now_s: float, n_watchers: int) -> LiveFrame:

@@ -1,13 +1,14 @@
 // What happens inside, live. Frames come up to sixty times a second: each only changes numbers in memory. Pictures are
-// drawn when the screen is, words are written five times a second.
+// drawn when the screen is, words are written four times a second.
 
 import { Blocks } from "./blocks.js";
 import { make, say } from "./dom.js";
 import { Flow } from "./flow.js";
 import { Follow, Requests } from "./requests.js";
-import { History } from "./timeline.js";
+import { Places, Steps } from "./steps.js";
+import { History, Lives } from "./timeline.js";
 
-const WORDS_MS = 200;
+const WORDS_MS = 250;
 
 export class Anatomy {
   constructor(root, feed) {
@@ -24,6 +25,12 @@ export class Anatomy {
       const track = this._requests.bySlot(slot);
       if (track) this._choose(track.id);
     });
+    this._lives = new Lives((id) => this._choose(id));
+    this._steps = new Steps((uid) => {
+      const track = this._requests.byUid(uid);
+      if (track) this._choose(track.id);
+    });
+    this._places = new Places();
     this._waits = make("dl", { class: "figures waits" });
     this._veil = make("p", { class: "banner", role: "status", hidden: true });
     root.append(
@@ -35,8 +42,13 @@ export class Anatomy {
         { class: "columns" },
         panel("Requests", "Click on one to follow it.", this._requests.element),
         panel("Block pool", "", this._blocks.element),
-        panel("Last half minute", "", this._history.element),
-        panel("Why choices wait", "", this._waits),
+      ),
+      panel("The latest steps", "", this._steps.element),
+      make(
+        "div",
+        { class: "columns" },
+        panel("Last half minute", "", this._history.element, this._lives.element),
+        make("div", { class: "stack" }, panel("Why choices wait", "", this._waits), panel("Where time goes", "", this._places.element)),
       ),
     );
     feed.listen((frame) => frame && this._take(frame));
@@ -65,6 +77,8 @@ export class Anatomy {
     this._flow.take(frame);
     this._requests.take(frame);
     this._history.take(frame);
+    this._steps.take(frame);
+    this._places.take(frame);
   }
 
   _draw(now) {
@@ -85,6 +99,9 @@ export class Anatomy {
       this._requests.write(track);
       this._follow.write(this._followed, track);
       this._history.draw(frame.time_ms);
+      this._lives.draw(this._requests.all(), frame.time_ms, track);
+      this._steps.draw();
+      this._places.draw();
       this._writeWaits(frame);
     }
     this._nDrawn = nFrames;

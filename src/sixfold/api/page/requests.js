@@ -73,6 +73,15 @@ export class Requests {
     return [...this._known.values()].find((track) => !track.ended && track.slots.includes(slot));
   }
 
+  byUid(uid) {
+    return this._byUid.get(uid);
+  }
+
+  /** The oldest first. */
+  all() {
+    return [...this._known.values()];
+  }
+
   /** Slot -> the request in it. */
   names() {
     const names = new Map();

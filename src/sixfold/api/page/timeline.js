@@ -1,6 +1,6 @@
-// The last seconds as a strip, and, where the server measures it, what each process did in the latest steps.
+// The last half minute: how much was done, and when each request came, ran and ended.
 
-import { colour, count, make, prepare, say, span } from "./dom.js";
+import { colour, count, make, prepare, say } from "./dom.js";
 import { held } from "./flow.js";
 
 const HISTORY_MS = 30_000;
@@ -66,6 +66,53 @@ export class History {
     line(context, this._bins.map((bin) => [x(bin.start), height - 2 - (height - 6) * (bin.running / rows)]), colour("--running"));
     line(context, this._bins.map((bin) => [x(bin.start), height - 2 - (height - 6) * (bin.waiting / rows)]), colour("--waiting"));
     say(this._words, `30 s; full height: ${count(top)} tokens/s, ${rows} choices, all blocks`);
+  }
+}
+
+const LANES = 16;
+const LANE = 9;
+const PARTS = [
+  ["waiting", "--waiting"],
+  ["prefill", "--used"],
+  ["decode", "--running"],
+];
+
+/** A bar for each of the latest requests: waits, reads its prompt, writes. */
+export class Lives {
+  constructor(onChoose) {
+    this._shown = [];
+    this._canvas = make("canvas", { class: "lives", role: "img", "aria-label": "The latest requests, from arrival to end" });
+    this.element = make(
+      "div",
+      {},
+      this._canvas,
+      make("p", { class: "legend" }, make("span", { class: "swatch waiting" }), "waits ", make("span", { class: "swatch used" }), "reads ", make("span", { class: "swatch running" }), "writes; click to follow"),
+    );
+    this._canvas.addEventListener("click", (event) => {
+      const lane = Math.floor((event.clientY - this._canvas.getBoundingClientRect().top) / LANE);
+      if (this._shown[lane]) onChoose(this._shown[lane].id);
+    });
+  }
+
+  draw(tracks, now, chosen) {
+    this._shown = tracks.filter((track) => (track.stages.get("ended") ?? now) > now - HISTORY_MS).slice(-LANES);
+    this._canvas.style.height = `${Math.max(2, this._shown.length) * LANE}px`;
+    const [context, width] = prepare(this._canvas);
+    const x = (time) => Math.max(0, width * (1 - (now - time) / HISTORY_MS));
+    this._shown.forEach((track, lane) => {
+      const end = track.stages.get("ended") ?? now;
+      if (track === chosen) {
+        context.fillStyle = colour("--raised");
+        context.fillRect(0, lane * LANE, width, LANE);
+      }
+      PARTS.forEach(([stage, style], index) => {
+        const from = track.stages.get(stage);
+        if (from === undefined) return;
+        const next = PARTS.slice(index + 1).map(([later]) => track.stages.get(later)).find((time) => time !== undefined);
+        context.fillStyle = colour(style);
+        context.fillRect(x(from), lane * LANE + 2, Math.max(1, x(next ?? end) - x(from)), LANE - 3);
+      });
+    });
   }
 }
 
