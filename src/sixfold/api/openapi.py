@@ -179,6 +179,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "accepts text/html",
         None,
         "text/plain",
+        errors=(304,),
     ),
     Operation("get", "/v1/models", "The served models", response=admin.ModelList),
     Operation("get", "/v1/models/{id}", "One served model", errors=(404,), response=admin.Model),
@@ -188,7 +189,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("get", "/version", "Version, backend and instruction set", response=admin.Version),
     Operation("get", "/metrics", "Metrics in Prometheus' text format", None, "text/plain"),
     Operation("get", "/openapi.json", "This description for programs"),
-    Operation("get", "/page/{name}", "A file of the web page", None, "*/*", errors=(404,)),
+    Operation("get", "/page/{name}", "A file of the web page", None, "*/*", errors=(304, 404)),
     Operation(
         "get",
         "/debug/live",
@@ -275,6 +276,9 @@ def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]
     envelope = AnthropicErrorEnvelope if shape_of(op.path) is ANTHROPIC else ErrorEnvelope
     error = {"application/json": {"schema": refs[envelope]}}
     for status in statuses(op)[1:]:
+        if status == 304:
+            answers["304"] = {"description": "The file that the caller has is the one that is here"}
+            continue
         answers[str(status)] = {"description": f"Error: {', '.join(_codes(status))}", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}
     parameters = [_header("X-Request-Id", "a label, echoed in the answer", {"type": "string"})]
