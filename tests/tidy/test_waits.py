@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.tidy.waits import Wait, coroutines, waits
 
+from sixfold.observability import sites
 from sixfold.observability.site import Kind, Site
 from sixfold.observability.sites import SITES
 
@@ -126,6 +127,12 @@ def test_the_test_of_an_invariant_exists(site: Site) -> None:
     tree = ast.parse((ROOT / "tests" / file).read_text())
     names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert name in names
+
+
+def test_a_wait_that_is_timed_has_an_id() -> None:
+    known = {name for name in vars(sites) if name.isupper()}
+    timed = {site.name.upper().replace(".", "_") for site in SITES if site.timed}
+    assert timed - known == set()
 
 
 def test_names_are_unique() -> None:

@@ -42,6 +42,7 @@ from sixfold.api.responses.retrieve import delete_response, list_input_items, re
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 
@@ -97,11 +98,12 @@ def build_app(
     client: EngineFace,
     config: ApiConfig,
     metrics: ApiMetrics | None = None,
+    delivery: Delivery | None = None,
     observatory: Observatory | None = None,
 ) -> App:
     """The application over an engine."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, observatory))
+    return App(ApiContext(client, config, metrics, delivery, observatory))
 
 
 class App:

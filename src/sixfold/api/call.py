@@ -23,7 +23,9 @@ from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+from sixfold.observability.meter import now
 from sixfold.observability.requests import CallRecord, current
+from sixfold.observability.sites import API_BODY
 from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
@@ -234,11 +236,14 @@ class Call:
         declared = self.header(b"content-length")
         if declared is not None and (not declared.isdigit() or int(declared) > limit):
             raise _too_large(limit)
+        started_ns = now()
         try:
             async with asyncio.timeout(self.context.config.body_timeout_s):
                 body = await self._read(limit)
         except TimeoutError:
             raise BodyTimeout(f"the body did not arrive within {self.context.config.body_timeout_s:g} s") from None
+        finally:
+            self.context.meter.add(API_BODY, started_ns, now())
         self.body_bytes = len(body)
         self.enter(State.PARSE)
         if not body:

@@ -31,7 +31,9 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
+from sixfold.observability.meter import now
 from sixfold.observability.requests import stage
+from sixfold.observability.sites import API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.sampling_params import SamplingParams
 
@@ -128,7 +130,10 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
         stage(State.TOKENIZE)
         for text in texts if not any_length else ():
             context.prompt_length.check([text], "prompt")
-        return context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
+        started_ns = now()
+        ids = context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
+        context.note(API_TOKENIZE, started_ns, now())
+        return ids
 
     if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
         return await context.aside(encode)

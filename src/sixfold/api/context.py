@@ -6,8 +6,8 @@ Everything here belongs to one event loop; only `in_thread` leaves it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,9 +22,12 @@ from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.requests import CallRecord, RequestRing, current
+from sixfold.observability.requests import RequestRing, current
+from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
@@ -93,19 +96,29 @@ class ApiContext:
         keys: who may call; None: everybody.
         observatory: what the server's processes note; None: nobody is to ask.
         call_ring: where this process keeps what it knows of its latest calls.
+        delivery: how the time of a batch is divided.
+        meter: where this process's time is counted.
 
     Raises:
         ConfigError: the key file cannot be used.
     """
 
     def __init__(
-        self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics, observatory: Observatory | None = None
+        self,
+        client: EngineFace,
+        config: ApiConfig,
+        metrics: ApiMetrics,
+        delivery: Delivery | None = None,
+        observatory: Observatory | None = None,
     ) -> None:
         self.client = client
         self.observatory = observatory
         self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
         self.config = config
         self.metrics = metrics
+        self.delivery = delivery or Delivery()
+        self.meter = self.delivery.meter
+        self._notes: deque[tuple[int, int, int]] = deque()
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
         self.in_flight = 0
         self.scored = 0
@@ -237,36 +250,47 @@ class ApiContext:
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run template and tokenizer work beside the event loop."""
-        return await _beside(self._pool, functools.partial(work, *args, **kwargs))
+        return await self._run(self._pool, API_THREAD, work, *args, **kwargs)
 
     async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for calls that generate nothing: no generation waits for them."""
-        return await _beside(self._aside_pool, functools.partial(work, *args, **kwargs))
+        return await self._run(self._aside_pool, API_ASIDE, work, *args, **kwargs)
+
+    def note(self, site: int, started_ns: int, ended_ns: int) -> None:
+        """Time that was spent in a thread: the meter has one writer, the event loop."""
+        self._notes.append((site, started_ns, ended_ns))
+
+    async def _run(
+        self, pool: ThreadPoolExecutor, site: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        record, asked_ns = current.get(), now()
+        before = record.state if record is not None else None
+
+        def call() -> R:
+            began_ns = now()
+            self.note(site, asked_ns, began_ns)
+            token = current.set(record)
+            if record is not None:
+                record.enter(before, began_ns)
+            try:
+                return work(*args, **kwargs)
+            finally:
+                if record is not None:
+                    record.enter(State.RESUME)
+                current.reset(token)
+
+        if record is not None:
+            record.enter(State.THREAD, asked_ns)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call)
+        finally:
+            if record is not None:
+                record.enter(before)
+            while self._notes:
+                self.meter.add(*self._notes.popleft())
 
     def close(self) -> None:
         for pool in (self._pool, self._aside_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:
             self.responses.close()
-
-
-async def _beside(pool: ThreadPoolExecutor, work: Callable[[], R]) -> R:
-    """Run `work` in one of the pool's threads; the call's record says how long it waits for it."""
-    record = current.get()
-    if record is None:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-    record.enter(State.THREAD)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, _on_record, record, work)
-    finally:
-        record.enter(State.PARSE)
-
-
-def _on_record(record: CallRecord, work: Callable[[], R]) -> R:
-    token = current.set(record)
-    record.enter(State.PARSE)
-    try:
-        return work()
-    finally:
-        record.enter(State.RESUME)
-        current.reset(token)

@@ -13,7 +13,9 @@ from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar,
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
+from sixfold.observability.meter import now
 from sixfold.observability.requests import stage
+from sixfold.observability.sites import API_TEMPLATE, API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.text import ChatTemplate, Tokenizer
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END, PartsParser, Thinking
@@ -185,7 +187,9 @@ def _tokenized(tokenizer: Tokenizer, parts: Sequence[str | int], conversation: C
 
 def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversation) -> Prepared:
     tokenizer, traits = context.client.tokenizer, template.traits
+    started_ns = now()
     parts = render(template, conversation)
+    context.note(API_TEMPLATE, started_ns, now())
     thinking: Thinking = "no"
     if traits.thinks:
         thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
@@ -193,7 +197,9 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
     if not conversation.any_length:
         context.prompt_length.check(parts, conversation.messages_field)
+    started_ns = now()
     ids = _tokenized(tokenizer, parts, conversation)
+    context.note(API_TOKENIZE, started_ns, now())
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field

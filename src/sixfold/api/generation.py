@@ -23,6 +23,7 @@ from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.meter import now
 from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
 from sixfold.observability.timeline import State
 
@@ -62,6 +63,7 @@ class Generation:
 
     def __init__(self, context: ApiContext, requests: list[GenerateRequest], options: TextOptions) -> None:
         self._context = context
+        self._delivery = context.delivery
         self._requests = requests
         self._handles: list[RequestHandle] = []
         self._take: Callable[[list[ChoiceDelta]], None] | None = None
@@ -250,7 +252,10 @@ class Generation:
             for scored in deltas:
                 if scored.prompt_logprobs is not None:
                     self.prompt_scores[prompt] = scored.prompt_logprobs
+        started_ns = now() if self._delivery.splits else 0
         out, finish_at = self._processors[prompt].push(deltas)
+        if started_ns:
+            self._delivery.detokenize_ns += now() - started_ns
         for stop in finish_at:
             self._handles[prompt].finish_at(stop.choice, stop.n_tokens)
         n_tokens = 0

@@ -16,6 +16,7 @@ from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
 from sixfold.engine.progress import Progress
 from sixfold.errors import SixfoldError
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
 
@@ -49,6 +50,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     set_up_logging(run.config.api.log_level, index)
     text = load_text(run.config)
     progress = Progress.open(run_dir)
+    delivery = Delivery(Meter.create(run_dir, f"api-{index}"))
     engine = EngineClient(
         run.engine_path,
         run.config,
@@ -56,7 +58,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
         config_digest=run.digest,
         progress=progress,
         api_server=index,
-        meter=Meter.create(run_dir, f"api-{index}"),
+        delivery=delivery,
     )
     loop = asyncio.get_running_loop()
 
@@ -76,6 +78,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     api_server=index,
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
+                    delivery=delivery,
                     on_started=started,
                 )
             )

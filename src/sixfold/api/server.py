@@ -14,6 +14,7 @@ from sixfold.api.engine_face import EngineFace
 from sixfold.api.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
 from sixfold.config import ApiConfig
 from sixfold.errors import NotReady
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 
@@ -40,6 +41,7 @@ async def serve(
     api_server: int = 0,
     restarts: Callable[[], Mapping[str, int]] | None = None,
     observatory: Observatory | None = None,
+    delivery: Delivery | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
 ) -> None:
     """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
@@ -49,9 +51,12 @@ async def serve(
         api_server: this process's number.
         restarts: for the metrics: role of a process -> how often one was started again.
         observatory: for what is asked about the whole server; None: nothing is.
+        delivery: where the time of this process is counted.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    server = ApiServer(client, config, api_server=api_server, restarts=restarts, observatory=observatory)
+    server = ApiServer(
+        client, config, api_server=api_server, restarts=restarts, delivery=delivery, observatory=observatory
+    )
     await server.run(sockets, on_started)
 
 
@@ -65,11 +70,12 @@ class ApiServer:
         *,
         api_server: int = 0,
         restarts: Callable[[], Mapping[str, int]] | None = None,
+        delivery: Delivery | None = None,
         observatory: Observatory | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
         metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server, **more)
-        self.app: App = build_app(client, config, metrics, observatory)
+        self.app: App = build_app(client, config, metrics, delivery, observatory)
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(

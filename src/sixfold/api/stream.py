@@ -22,6 +22,8 @@ from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_SOCKET
 from sixfold.observability.timeline import State
 
 __all__ = ["DONE", "Renderer", "event", "stream"]
@@ -134,6 +136,7 @@ class _Outlet:
         self._lags_since_s = 0.0
         """Since when something is kept, without a break."""
         self._call = call
+        self._delivery = call.context.delivery
         self._max_bytes = call.context.config.stream_unread_bytes
         self._max_lag_s = call.context.config.stream_unread_s
         self._wrote = False
@@ -144,11 +147,16 @@ class _Outlet:
         self._arm()
 
     def take(self, deltas: list[ChoiceDelta]) -> None:
+        started_ns = now() if self._delivery.splits else 0
         frames = self._renderer.frames(deltas)
+        rendered_ns = now() if started_ns else 0
         if frames:
             self._wrote = True
             if self._kept or not self._connection.write_chunk(frames):
                 self._keep(frames)
+        if started_ns:
+            self._delivery.render_ns += rendered_ns - started_ns
+            self._delivery.write_ns += now() - rendered_ns
 
     async def drain(self, call: Call) -> None:
         """Write what is still kept.
@@ -160,6 +168,8 @@ class _Outlet:
             return
         call.enter(State.SOCKET)
         loop = asyncio.get_running_loop()
+        meter, started_ns = call.context.meter, now()
+        meter.enter(API_SOCKET, started_ns)
         try:
             async with asyncio.timeout_at(loop.time() + self._lags_since_s + self._max_lag_s - time.monotonic()):
                 for start in range(0, len(self._kept), PIECE_BYTES):
@@ -167,6 +177,8 @@ class _Outlet:
         except TimeoutError:
             self._cut()
             raise ClientGone from None
+        finally:
+            meter.leave(API_SOCKET, started_ns, now())
 
     def _keep(self, frames: bytes) -> None:
         now_s = time.monotonic()

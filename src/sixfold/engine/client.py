@@ -33,8 +33,9 @@ from sixfold.messages import (
     Welcome,
     WorkerFacts,
 )
-from sixfold.observability.meter import Meter, now
-from sixfold.observability.sites import API_ENGINE
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_ENGINE, API_RECEIVE, API_RESTART, API_VERDICT
 from sixfold.transport import Frame, FrameReader, codecs, frame
 from sixfold.transport.sockets import INSTANCE
 
@@ -136,7 +137,7 @@ class EngineClient:
         config_digest: both ends must have been started with the same configuration.
         progress: where the supervisor sees what this process waits for.
         api_server: this process's number.
-        meter: of this process; None: nobody asks.
+        delivery: where the time of what comes is counted.
     """
 
     def __init__(
@@ -148,10 +149,10 @@ class EngineClient:
         config_digest: str,
         progress: Progress | None = None,
         api_server: int = 0,
-        meter: Meter | None = None,
+        delivery: Delivery | None = None,
     ) -> None:
+        self._delivery = delivery or Delivery()
         self._path = path
-        self._meter = meter or Meter.private()
         self._digest = config_digest
         self.tokenizer = text.tokenizer
         self.chat_template = text.chat_template
@@ -236,21 +237,29 @@ class EngineClient:
         self._count()
         self._counts[self._count_sent] += 1
         self._send(request)
+        meter, asked_ns = self._delivery.meter, now()
+        meter.enter(API_VERDICT, asked_ns, request.uid)
         try:
             await handle._verdict
         except asyncio.CancelledError:
             handle.abort()
             raise
+        finally:
+            meter.leave(API_VERDICT, asked_ns, now(), uid=request.uid)
         return handle
 
     async def _wait_up(self, deadline_s: float | None) -> None:
         left_s = RESTART_WAIT_S if deadline_s is None else min(RESTART_WAIT_S, deadline_s - time.monotonic())
+        meter, started_ns = self._delivery.meter, now()
+        meter.enter(API_RESTART, started_ns)
         try:
             await asyncio.wait_for(self._up.wait(), left_s)
         except TimeoutError:
             if left_s < RESTART_WAIT_S:
                 raise DeadlineExceeded("the deadline passed while the engine was restarted") from None
             raise NotReady("the engine is being restarted", retry_after_s=1.0) from None
+        finally:
+            meter.leave(API_RESTART, started_ns, now())
 
     def watch(self, period_ms: int, on_view: Callable[[EngineView], None]) -> None:
         """Have `on_view` called with a view of the engine, at most every `period_ms` (at least 16), and of each
@@ -289,7 +298,7 @@ class EngineClient:
     def _on_welcome(self, welcome: Welcome) -> None:
         self.engine_epoch = welcome.engine_epoch
         if self._lost_ns:
-            self._meter.add(API_ENGINE, self._lost_ns, now())
+            self._delivery.meter.add(API_ENGINE, self._lost_ns, now())
             self._lost_ns = 0
         self.build = f"{self._executor}/{welcome.worker.isa}"
         self.embedding_size = welcome.worker.hidden
@@ -364,9 +373,9 @@ class EngineClient:
             self._on_welcome(message)
 
     def _on_outputs(self, received: Frame) -> None:
-        read_ns = now()
+        started_ns = now()
         batch: OutputBatch = codecs.decode_output(received.body)
-        self.batch = (batch.step_id, read_ns)
+        self.batch = (batch.step_id, started_ns)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
         handles: dict[RequestHandle, None] = {}
@@ -375,8 +384,13 @@ class EngineClient:
             if handle is not None:
                 handle._take(delta)
                 handles[handle] = None
+        received_ns = now()
+        delivery = self._delivery
+        delivery.meter.add(API_RECEIVE, started_ns, received_ns, batch.step_id)
+        delivery.begin()
         for handle in handles:
             handle._deliver()
+        delivery.end(received_ns, batch.step_id)
 
 
 class _Link:

@@ -33,6 +33,8 @@ from sixfold.messages import (
     Welcome,
 )
 from sixfold.observability.journal import Event, Journal
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import ENGINE_DELIVER, ENGINE_FRAME, ENGINE_INBOX, ENGINE_RECEIVE, ENGINE_RESULT
 from sixfold.transport import FrameSocket, accept, codecs
 
 __all__ = ["EngineServer", "main"]
@@ -79,6 +81,7 @@ class EngineServer:
         self._core = core
         self._journal = journal or Journal.private()
         self._journal.note(Event.EPOCH, value=run.epoch)
+        self._meter = core.meter
         self._executor = executor
         self._run = run
         self._welcome = Welcome(run.epoch, executor.facts, run.faults)
@@ -110,7 +113,7 @@ class EngineServer:
             counts[turns] += 1
             counts[busy] = self._core.has_work
             counts[outstanding] = self._core.n_outstanding
-            for key, events in self._selector.select(self._wait_s() if self._watchers else IDLE_WAIT_S):
+            for key, events in self._wait():
                 if key.fd != _descriptor(key.fileobj):
                     continue  # closed by an earlier event of this turn
                 if events & selectors.EVENT_WRITE:
@@ -126,6 +129,15 @@ class EngineServer:
             if self._watchers:
                 self._publish_view()
             self._watch_unsent()
+
+    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready, at the latest after IDLE_WAIT_S."""
+        site = ENGINE_RESULT if self._core.n_outstanding else ENGINE_INBOX
+        started_ns = now()
+        self._meter.enter(site, started_ns)
+        ready = self._selector.select(self._wait_s() if self._watchers else IDLE_WAIT_S)
+        self._meter.leave(site, started_ns, now())
+        return ready
 
     def close(self) -> None:
         """Close every connection to API processes."""
@@ -151,10 +163,16 @@ class EngineServer:
     # -- worker ---------------------------------------------------------------------------------------------------
 
     def _on_result(self, _: object) -> None:
+        started_ns = now()
         while (result := self._executor.poll()) is not None:
-            self._step_id = result.step_id
-            self._deliver(self._core.commit(result))
+            step = self._step_id = result.step_id
+            self._meter.add(ENGINE_RECEIVE, started_ns, now(), step)
+            deltas = self._core.commit(result)
+            committed_ns = now()
+            self._deliver(deltas)
             self._counts[_COMMITTED] += 1
+            started_ns = now()
+            self._meter.add(ENGINE_DELIVER, committed_ns, started_ns, step)
 
     def _on_worker_control(self, channel: FrameSocket) -> None:
         if channel.receive() is None:
@@ -194,6 +212,7 @@ class EngineServer:
                 self._drop_faulty(peer, e)
 
     def _on_control(self, peer: ApiPeer, channel: FrameSocket) -> None:
+        started_ns = now()
         try:
             frames = channel.receive()
             if frames is None:
@@ -203,6 +222,7 @@ class EngineServer:
                 self._handle(peer, frame.body)
         except (ProtocolError, OSError) as e:
             self._drop_faulty(peer, e)
+        self._meter.add(ENGINE_RECEIVE, started_ns, now())
 
     def _on_output_channel(self, peer: ApiPeer, channel: FrameSocket) -> None:
         """Nothing is sent to us here; readable means closed."""
@@ -315,10 +335,12 @@ class EngineServer:
 
     def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
         assert peer.outputs is not None
+        started_ns = now()
         try:
             peer.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas)))
         except OSError:
             self._drop(peer)
+        self._meter.add(ENGINE_FRAME, started_ns, now(), max(self._step_id, 0))
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""
@@ -375,7 +397,14 @@ def main(argv: list[str]) -> int:
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
         journal = Journal.create(run_dir)
-        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal)
+        core = build_core(
+            run.config,
+            executor,
+            epoch=run.epoch,
+            hash_key=bytes.fromhex(run.hash_key),
+            meter=Meter.create(run_dir, "engine"),
+            journal=journal,
+        )
         EngineServer(core, executor, listener, run, progress, journal).run()
     except EngineDead:
         return EXIT_WORKER_GONE

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sixfold.executor.worker import Worker
     from sixfold.model_file import ModelFile
     from sixfold.observability.journal import Journal
+    from sixfold.observability.meter import Meter
     from sixfold.text import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -344,8 +345,11 @@ def load_script(path: str) -> Script:
         raise ConfigError(f"--script {path}: {e}", param="--script") from e
 
 
-def build_worker(config: Config) -> Worker:
+def build_worker(config: Config, meter: Meter | None = None) -> Worker:
     """Load the model of a resolved configuration and make its slots.
+
+    Args:
+        meter: of this process; None: nobody asks.
 
     Raises:
         ModelFileError: the model file cannot be used.
@@ -354,11 +358,11 @@ def build_worker(config: Config) -> Worker:
     from sixfold.executor.worker import Worker
 
     if config.executor.executor == "scripted":
-        return Worker(_scripted_backend(config))
+        return Worker(_scripted_backend(config), meter)
     from sixfold.executor.model_runner import NativeBackend
 
     try:
-        return Worker(NativeBackend.load(config))
+        return Worker(NativeBackend.load(config), meter)
     except MemoryError as e:
         raise DoesNotFit("memory ran out while the model was loaded", param="model") from e
 
@@ -369,13 +373,19 @@ def hash_key_of(config: Config) -> bytes:
 
 
 def build_core(
-    config: Config, executor: Executor, *, epoch: int, hash_key: bytes, journal: Journal | None = None
+    config: Config,
+    executor: Executor,
+    *,
+    epoch: int,
+    hash_key: bytes,
+    meter: Meter | None = None,
+    journal: Journal | None = None,
 ) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
-        journal: of this process; None: nobody asks.
+        meter, journal: of this process; None: nobody asks.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
@@ -393,9 +403,9 @@ def build_core(
         engine_epoch=epoch,
         max_slots=facts.max_slots,
         pipeline_depth=config.executor.pipeline_depth,
-        chronicle=Chronicle(journal),
+        chronicle=Chronicle(journal, meter),
     )
-    return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth)
+    return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth, meter=meter)
 
 
 def in_process(config: Config) -> tuple[EngineCore, ModelText, Config]:

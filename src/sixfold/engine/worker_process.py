@@ -16,6 +16,8 @@ from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
 from sixfold.executor.worker import Worker
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import WORKER_REPLY, WORKER_STEP
 from sixfold.transport import FrameSocket, accept, codecs, expect
 
 __all__ = ["main"]
@@ -32,7 +34,7 @@ def main(argv: list[str]) -> int:
     run = read_run_files(run_dir)
     listener = socket.socket(fileno=listen_fd)
     try:
-        worker = build_worker(run.config)
+        worker = build_worker(run.config, Meter.create(run_dir, "worker-0"))
     except SixfoldError as e:
         print(f"sixfold: worker 0: {e}", file=sys.stderr)
         return 1
@@ -46,6 +48,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
     """Attach to one engine and execute its steps until it goes away."""
     channels: dict[str, FrameSocket] = {}
     counts, turns = (progress or Progress.private()).counts, Count.WORKER_TURNS.value
+    meter = worker.meter
     try:
         epoch = _greet(listener, run, channels)
         worker.attach(epoch)
@@ -53,13 +56,21 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         steps = channels["worker-steps"]
         is_prepared = False
         while True:
-            while not is_prepared and not steps.wait(IDLE_S):
-                is_prepared = not prepare(worker)
-            step = StepArrays.unpack(decode_step(expect(steps.receive_one(), codecs.STEP)))
+            waits_ns = now()
+            meter.enter(WORKER_STEP, waits_ns)
+            try:
+                while not is_prepared and not steps.wait(IDLE_S):
+                    is_prepared = not prepare(worker)
+                received = steps.receive_one()
+            finally:
+                received_ns = now()
+                meter.leave(WORKER_STEP, waits_ns, received_ns, worker.next_step)
+            step = StepArrays.unpack(decode_step(expect(received, codecs.STEP)))
             counts[turns] += 1
-            result = worker.execute(step)
+            result = worker.execute(step, received_ns)
             counts[turns] += 1
             steps.send(codecs.RESULT, encode(result), block=True)
+            meter.add(WORKER_REPLY, worker.drawn_ns, now(), step.step_id)
     except (EOFError, OSError):
         return
     except ProtocolError as e:

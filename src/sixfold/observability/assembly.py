@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sixfold.observability import meter
-from sixfold.observability.journal import Entry, Event, Journal, Mode, Reason
-from sixfold.observability.meter import Meter
+from sixfold.observability.journal import ENTRIES, Entry, Event, Journal, Mode, Reason
+from sixfold.observability.meter import RING, Meter
 from sixfold.observability.requests import API_STATES, CallRecord, read_all
 from sixfold.observability.sites import (
     API_ENGINE,
@@ -41,7 +41,7 @@ _RANK = {state: rank for rank, state in enumerate(State)}
 _SITES = {
     State.RECEIVE: "api.body",
     State.PARSE: "api.parse",
-    State.THREAD: "api.credit",
+    State.THREAD: "api.thread",
     State.TEMPLATE: "api.template",
     State.TOKENIZE: "api.tokenize",
     State.SUBMIT: "api.verdict",
@@ -102,17 +102,17 @@ class Snapshot:
                 self._entries[entry.uid].append(entry)
         self._steps: dict[tuple[int, int], _Step] = defaultdict(_Step)
         self._last_step: dict[int, int] = {}
-        self._stamp(_stamps(run_dir, "engine"))
-        self._stamp(_stamps(run_dir, "worker-0"))
+        self.since_ns = entries[0].at_ns if len(entries) >= ENTRIES - 1 else 0
+        """Of calls that began before, something has been overwritten."""
+        for role in ("engine", "worker-0"):
+            stamps = _stamps(run_dir, role)
+            self._stamp(stamps)
+            if len(stamps) >= RING - 1:
+                self.since_ns = max(self.since_ns, stamps[0].end_ns)
         self._losses: list[list[Span]] = []
         for api in range(n_api):
             stamps = _stamps(run_dir, f"api-{api}")
             self._losses.append([(start, end) for start, end, site, _, _ in stamps if site == API_ENGINE])
-        oldest = [entries[0].at_ns] if entries else []
-        if self._steps:
-            oldest.append(min(step.launched or self.now_ns for step in self._steps.values()))
-        self.since_ns = max(oldest, default=0) if len(entries) > 1 else 0
-        """Calls that began before are not known in whole, if the rings have gone round."""
 
     def _stamp(self, stamps: Iterable[meter.Interval]) -> None:
         for start, end, site, number, _ in stamps:
@@ -162,7 +162,7 @@ class Snapshot:
             if state is None or state is State.SUBMIT:
                 windows.append((start, after))
         engine = [part for uid in record.uids for part in self._engine_intervals(uid, self._losses[api])]
-        engine += self._deliveries(record)
+        engine += self._deliveries(record, [part.end_ns for part in engine if part.state is State.COMMIT])
         intervals += _clipped(engine, windows)
         intervals.sort(key=lambda part: (part.start_ns, part.end_ns))
         timeline = RequestTimeline(
@@ -180,14 +180,20 @@ class Snapshot:
         timeline.states = paint(intervals, record.start_ns, end_ns)
         return timeline
 
-    def _deliveries(self, record: CallRecord) -> Iterator[Interval]:
-        """How the last tokens came back."""
+    def _deliveries(self, record: CallRecord, committed: list[int]) -> Iterator[Interval]:
+        """How the last tokens came back.
+
+        Args:
+            committed: when the call's own steps were.
+        """
         for number, read_ns in record.ends:
             step = self._steps.get((self._epoch(read_ns), number))
             if step is None or not step.frame[0]:
                 continue
-            if step.commit[1]:
-                yield _interval(step.commit[1], step.frame[0], State.OUTBOX, "engine", number)
+            # Of several steps that were committed in one turn, the call's last may be an earlier one.
+            since_ns = max((at_ns for at_ns in committed if at_ns <= step.frame[0]), default=step.commit[1])
+            if since_ns:
+                yield _interval(since_ns, step.frame[0], State.OUTBOX, "engine", number)
             # The engine goes on while the API process reads: what both do at once is the reading.
             yield _interval(step.frame[0], max(read_ns, step.frame[0]), State.TO_API, "engine", number)
 

@@ -156,6 +156,12 @@ class Meter:
         _interval.pack_into(self._memory, 8 * _RING + ((n & (RING - 1)) << 5), start_ns, end_ns, site | step << 16, uid)
         words[0] = self._n = n + 1
 
+    def tally(self, site: int, took_ns: int) -> None:
+        """Count a time that is no interval: a sum of small parts."""
+        words, totals, at = self._words, self._totals[site], _HEADER + site * _SITE
+        words[at] = totals[0] = totals[0] + 1
+        words[at + 1] = totals[1] = totals[1] + took_ns
+
     def enter(self, site: int, start_ns: int, uid: int = 0) -> None:
         """Somebody begins to wait: what `add` cannot tell of a wait that does not end. Goes with `leave`."""
         words, at = self._words, _HEADER + site * _SITE

@@ -74,6 +74,11 @@ class CallRecord(msgspec.Struct, array_like=True):
     slot: int = -1
     """In the ring."""
 
+    @property
+    def state(self) -> State | None:
+        """The stage that it is in."""
+        return API_STATES[self.stages[-1][0]]
+
     def enter(self, state: State | None, at_ns: int = 0) -> None:
         """From now on (or from `at_ns`) it is in this state."""
         at_ns = at_ns or time.monotonic_ns()

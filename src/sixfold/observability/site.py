@@ -41,6 +41,8 @@ class Site(NamedTuple):
     """OVERLAPPABLE: what runs, or could run, at the same time."""
     lever: str = ""
     """SHRINKABLE: what makes it shorter."""
+    part_of: str = ""
+    """Name of the site whose time this one is a part of. Parts are totals alone: their intervals are not kept."""
     bound: str = ""
     """Of a wait: after what time it is over at the latest, or what ends it."""
     timed: bool = True

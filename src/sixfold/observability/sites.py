@@ -21,15 +21,17 @@ from sixfold.observability.waits import WAITS
 __all__ = [
     "API_ASIDE",
     "API_BODY",
-    "API_CREDIT",
+    "API_DELIVER",
     "API_DETOKENIZE",
     "API_ENGINE",
     "API_PARSE",
     "API_RECEIVE",
+    "API_RENDER",
     "API_RESTART",
+    "API_ROUTE",
     "API_SOCKET",
-    "API_STORE",
     "API_TEMPLATE",
+    "API_THREAD",
     "API_TOKENIZE",
     "API_VERDICT",
     "API_WRITE",
@@ -37,6 +39,7 @@ __all__ = [
     "ENGINE_BLOCKS",
     "ENGINE_BUDGET",
     "ENGINE_COMMIT",
+    "ENGINE_DELIVER",
     "ENGINE_FENCE",
     "ENGINE_FRAME",
     "ENGINE_HANDOVER",
@@ -50,7 +53,6 @@ __all__ = [
     "ENGINE_TURN",
     "SITES",
     "WORKER_FORWARD",
-    "WORKER_MASKS",
     "WORKER_PREPARE",
     "WORKER_REPLY",
     "WORKER_SAMPLE",
@@ -68,8 +70,8 @@ def _site(site: Site) -> int:
     return len(_sites) - 1
 
 
-def _work(name: str, where: str, what: str) -> int:
-    return _site(Site(name, Kind.WORK, where, what))
+def _work(name: str, where: str, what: str, part_of: str = "") -> int:
+    return _site(Site(name, Kind.WORK, where, what, part_of=part_of))
 
 
 ENGINE_SCHEDULE = _work("engine.schedule", "engine/core.py: fill", "deciding a step, and holding its blocks")
@@ -77,6 +79,9 @@ ENGINE_HANDOVER = _work(
     "engine.handover", "engine/core.py: fill", "turning the plan into a message, and sending it to the worker"
 )
 ENGINE_COMMIT = _work("engine.commit", "engine/core.py: commit", "applying a step's result")
+ENGINE_DELIVER = _work(
+    "engine.deliver", "engine/engine_process.py: _on_result", "sorting a step's deltas by API process"
+)
 ENGINE_FRAME = _work(
     "engine.frame", "engine/engine_process.py: _send_outputs", "encoding a step's deltas, and sending them"
 )
@@ -94,24 +99,34 @@ WORKER_REPLY = _work("worker.reply", "engine/worker_process.py: serve_engine", "
 API_RECEIVE = _work(
     "api.receive", "engine/client.py: _on_outputs", "decoding a batch of deltas, and sorting it by call"
 )
-API_DETOKENIZE = _work(
-    "api.detokenize", "engine/client.py: _on_outputs", "the batch's tokens as text, without the writing"
+API_DELIVER = _work(
+    "api.deliver", "engine/client.py: _on_outputs", "a batch of deltas, on its way to the connections of their callers"
 )
-API_WRITE = _work("api.write", "api/stream.py: take", "the batch's text as events, written to the connections")
-API_PARSE = _work("api.parse", "api/decoding.py: decode", "decoding and checking a call's body")
-API_TEMPLATE = _work("api.template", "text/chat_template.py: render", "rendering a conversation")
-API_TOKENIZE = _work("api.tokenize", "text/tokenizer.py: encode", "turning a prompt into tokens")
+API_DETOKENIZE = _work("api.detokenize", "api/generation.py: _follow", "tokens as text, stop strings", "api.deliver")
+API_RENDER = _work("api.render", "api/stream.py: take", "text as events", "api.deliver")
+API_WRITE = _work("api.write", "api/stream.py: take", "writing events to connections", "api.deliver")
+API_ROUTE = _work("api.route", "api/generation.py: _follow", "finding callers, counting their tokens", "api.deliver")
+API_PARSE = _work("api.parse", "api/decoding.py: read_request", "decoding and checking a call's body")
+API_TEMPLATE = _work("api.template", "api/conversation.py: _prepare", "rendering a conversation")
+API_TOKENIZE = _work("api.tokenize", "api/conversation.py: _prepare", "turning a prompt into tokens")
 
 ENGINE_INBOX = _site(
-    Site("engine.inbox", Kind.IDLE, "engine/engine_process.py: run", "no step is outstanding: waiting for requests")
+    Site(
+        "engine.inbox",
+        Kind.IDLE,
+        "engine/engine_process.py: _wait",
+        "no step is outstanding: waiting for requests",
+        bound="0.25 s (engine_process.IDLE_WAIT_S)",
+    )
 )
 ENGINE_RESULT = _site(
     Site(
         "engine.result",
         Kind.OVERLAPPABLE,
-        "engine/engine_process.py: run",
+        "engine/engine_process.py: _wait",
         "waiting for the oldest outstanding step",
         meanwhile="the next step is planned and sent already; messages are read as they come",
+        bound="a step; a worker that hangs is ended after --hang-timeout-s",
     )
 )
 WORKER_STEP = _site(
@@ -121,15 +136,17 @@ WORKER_STEP = _site(
         "engine/worker_process.py: serve_engine",
         "waiting for a step",
         lever="steps outstanding: the next step is sent before this one ends",
+        bound="the next request",
     )
 )
-API_CREDIT = _site(
+API_THREAD = _site(
     Site(
-        "api.credit",
+        "api.thread",
         Kind.OVERLAPPABLE,
-        "api/context.py: in_thread",
+        "api/context.py: _run",
         "a prompt waits for one of the threads that render and tokenize",
         meanwhile="the event loop serves every other call",
+        bound="the texts before it; at most 256 calls are being prepared (context.MAX_PREPARING)",
     )
 )
 API_VERDICT = _site(
@@ -139,6 +156,7 @@ API_VERDICT = _site(
         "engine/client.py: submit",
         "waiting for the engine to queue or refuse a request",
         lever="the length of a turn of the engine's loop",
+        bound="a turn of the engine's loop; --hang-timeout-s",
     )
 )
 API_SOCKET = _site(
@@ -148,6 +166,7 @@ API_SOCKET = _site(
         "api/stream.py: drain",
         "the answer is complete, and its client still reads",
         protects="memory for what a client has not read is bounded",
+        bound="--stream-unread-s",
         test="contract/api/test_http.py::test_a_slow_reader_is_cut_off",
     )
 )
@@ -161,7 +180,6 @@ API_ENGINE = _ids["api.engine"]
 API_BODY = _ids["api.body"]
 API_ASIDE = _ids["api.aside"]
 API_RESTART = _ids["api.restart"]
-API_STORE = _ids["api.store"]
 ENGINE_STEP = _ids["engine.step"]
 ENGINE_SLOTS = _ids["engine.slots"]
 ENGINE_BLOCKS = _ids["engine.blocks"]
@@ -169,7 +187,6 @@ ENGINE_BUDGET = _ids["engine.budget"]
 ENGINE_TURN = _ids["engine.turn"]
 ENGINE_PREEMPTING = _ids["engine.preempting"]
 ENGINE_FENCE = _ids["engine.fence"]
-WORKER_MASKS = _ids["worker.masks"]
 
 DIGEST = int.from_bytes(hashlib.sha256(" ".join(site.name for site in SITES).encode()).digest()[:8], "little")
 """Tells meters of another build apart."""

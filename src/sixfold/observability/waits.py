@@ -48,8 +48,8 @@ _API = (
     ),
     _overlappable(
         "api.aside",
-        "api/context.py: aside",
-        "the thread for texts that nothing is generated from, and its work",
+        "api/context.py: aside, _run",
+        "the thread for texts that nothing is generated from",
         meanwhile="the event loop, and the threads for texts that are generated from",
         bound="the lengths of the texts before it; each is bounded by --max-body-bytes",
     ),
@@ -84,6 +84,7 @@ _API = (
         protects="what is kept for a slow reader is bounded",
         test="contract/api/test_http.py::test_a_slow_reader_is_cut_off",
         bound="60 s without reading (GuardLimits.write_stall_s)",
+        timed=False,
     ),
     _invariant(
         "api.linger",
@@ -100,6 +101,7 @@ _API = (
         "the thread that reads and writes stored responses, and the disk behind it",
         meanwhile="the event loop",
         bound="5 s (store.WAIT_S)",
+        timed=False,
     ),
     _invariant(
         "api.store_lock",
@@ -242,6 +244,7 @@ _WORKER = (
         protects="a row with a grammar draws only what the grammar allows",
         test="unit/structured/test_enforcement.py::test_every_walk_is_valid",
         bound="structured/check.py bounds what a grammar may cost",
+        timed=False,
     ),
     _invariant(
         "worker.chunks",

@@ -41,7 +41,7 @@ class Chronicle:
     """
 
     def __init__(self, journal: Journal | None = None, meter: Meter | None = None) -> None:
-        self._meter = meter or Meter.private()
+        self._add = meter.add if meter is not None else _nowhere
         self._note = (journal or Journal.private()).note
         self._reason = Reason.STEP
         self._slots: list[int] = []
@@ -58,13 +58,13 @@ class Chronicle:
     def queued(self, sequence: Sequence, *, again: bool) -> None:
         now_ns = self._tell(Event.QUEUED, sequence, again)
         if again:
-            self._meter.add(ENGINE_PREEMPTING, sequence.since_ns, now_ns, 0, sequence.request.uid)
+            self._add(ENGINE_PREEMPTING, sequence.since_ns, now_ns, 0, sequence.request.uid)
         sequence.since_ns = now_ns
 
     def admitted(self, sequence: Sequence, step_id: int) -> None:
         uid = sequence.request.uid
         now_ns = self._note(Event.ADMITTED, uid, sequence.choice, 0, step_id)
-        self._meter.add(_SITES[self._reason], sequence.since_ns, now_ns, step_id, uid)
+        self._add(_SITES[self._reason], sequence.since_ns, now_ns, step_id, uid)
 
     def preempted(self, sequence: Sequence) -> None:
         sequence.since_ns = self._tell(Event.PREEMPTED, sequence)
@@ -76,7 +76,7 @@ class Chronicle:
 
     def passed_fence(self, sequence: Sequence) -> None:
         """A choice that has ended gives back what it held."""
-        self._meter.add(ENGINE_FENCE, sequence.since_ns, now(), 0, sequence.request.uid)
+        self._add(ENGINE_FENCE, sequence.since_ns, now(), 0, sequence.request.uid)
 
     def waits_for(self, reason: Reason) -> None:
         """Why the plan that was just made leaves somebody in the queue."""
@@ -99,12 +99,16 @@ class Chronicle:
             if before.get(sequence) is not mode:
                 at_ns = self._tell(Event.STEPS_BEGIN, sequence, mode, step_id)
                 if sequence in self._left_ns:
-                    self._meter.add(ENGINE_TURN, self._left_ns.pop(sequence), at_ns, step_id, sequence.request.uid)
+                    self._add(ENGINE_TURN, self._left_ns.pop(sequence), at_ns, step_id, sequence.request.uid)
         self._rows, self._slots = after, step.slots
         self._is_steady = Mode.PREFILL not in after.values()
 
     def _tell(self, event: Event, sequence: Sequence, value: int = 0, step_id: int = 0) -> int:
         return self._note(event, sequence.request.uid, sequence.choice, value, step_id)
+
+
+def _nowhere(site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
+    """Where nobody asks."""
 
 
 def _mode(row: Row) -> Mode:

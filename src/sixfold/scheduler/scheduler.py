@@ -37,6 +37,7 @@ from sixfold.messages import (
     StepResult,
     TokenDelta,
 )
+from sixfold.observability.journal import Reason
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
 from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
@@ -302,12 +303,13 @@ class Scheduler:
         if len(self._outstanding) >= self._pipeline_depth:
             return None
         plan = self._planner.plan(self._next_step_id)
-        self._chronicle.waits_for(self._planner.waits_for)
+        if plan is None:
+            self._tell_reason()
         if plan is None and self._slots.has_unannounced and not self._outstanding:
             return Plan(self._next_step_id)
         return plan
 
-    def launch(self, plan: Plan) -> StepPlan:
+    def launch(self, plan: Plan, now_s: float = 0.0) -> StepPlan:
         """Act on a plan whose blocks were reserved; the returned message is for the worker, and must be sent."""
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
         self._next_step_id += 1
@@ -328,7 +330,7 @@ class Scheduler:
         n_decode = 0
         for row in plan.rows:
             if row.prefix is not None:
-                self._admit(row)
+                self._admit(row, now_s)
                 step.admits.append(slot_admit(row.sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
@@ -337,11 +339,16 @@ class Scheduler:
             self._move_on(row)
         write_rows(step, plan.rows)
         self._chronicle.launched(step, plan.rows)
+        self._tell_reason()
         self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
-    def _admit(self, row: Row) -> None:
+    def _tell_reason(self) -> None:
+        """Why those wait that the latest plan leaves in the queue."""
+        self._chronicle.waits_for(self._planner.waits_for if len(self._queue) else Reason.STEP)
+
+    def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
         self._chronicle.admitted(sequence, self._next_step_id - 1)
@@ -349,6 +356,7 @@ class Scheduler:
         self._policy.admitted(request)
         if not request.has_started:
             request.has_started = True
+            request.started_s = now_s
             self._counters.prompt_tokens += sequence.n_prompt
             self._n_queued_tokens -= sequence.n_prompt
         if sequence.choice == 0 and sequence.last_turn < 0:

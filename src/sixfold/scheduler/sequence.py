@@ -55,6 +55,7 @@ class Request:
         "n_unclosed",
         "order",
         "sequences",
+        "started_s",
         "stop_ids",
         "uid",
         "urgency",
@@ -76,6 +77,8 @@ class Request:
         """Choices that are not CLOSED: with the last one the request is forgotten."""
         self.has_started = False
         """Whether a choice was ever admitted: until then its prompt counts as queued."""
+        self.started_s = 0.0
+        """When the first choice was admitted; CLOCK_MONOTONIC."""
         self.is_aborted = False
 
 

@@ -24,6 +24,7 @@ from sixfold.messages import (
     Admitted,
     EngineStats,
     EngineView,
+    Finish,
     GenerateRequest,
     Hello,
     Sampling,
@@ -32,7 +33,7 @@ from sixfold.messages import (
     Welcome,
 )
 from sixfold.transport import FrameSocket, codecs, connect, listen
-from sixfold.transport.frames import PROTOCOL
+from sixfold.transport.frames import PROTOCOL, frame
 
 _instances = itertools.count(1)
 
@@ -263,4 +264,18 @@ def test_who_dies_while_greeting_or_talks_nonsense_harms_nobody(run: RunFiles, r
     api.send(request(1, n_prompt=20))
     assert api.hear() == Admitted(1)
     assert finished(api, 1) == 3
+    api.hang_up()
+
+
+def test_an_end_before_the_first_step_was_committed_is_told(run: RunFiles) -> None:
+    api = Api(run)
+    for message in (request(1, n_prompt=2000), Abort(1)):  # in one piece of bytes
+        body = codecs.encode(message)
+        api.control._unsent += frame(codecs.CONTROL, body, seq=api.control._seq, sender=sockets.INSTANCE, epoch=0)
+        api.control._seq += 1
+    api.control.flush()
+    assert api.hear() == Admitted(1)
+    assert api.outputs()[0].finish == Finish("abort")
+    api.send(request(2, n_prompt=4))
+    assert api.hear() == Admitted(2) and finished(api, 1) == 3
     api.hang_up()
