@@ -31,6 +31,7 @@ from tests.virtual.sockets import (
 )
 
 from sixfold.api.context import ApiContext
+from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.open_requests import OpenRequests
 from sixfold.config import SchedulerConfig
 from sixfold.engine.client import EngineClient
@@ -550,3 +551,4 @@ class _Context(ApiContext):
         self.draining = False
         self.generations = set()
         self.open_requests = OpenRequests()
+        self.live = LiveFeed(self)

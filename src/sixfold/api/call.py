@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, render_error, shape_of
+from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 from sixfold.observability.meter import now

@@ -17,6 +17,7 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
+from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.api.keys import Caller
@@ -186,6 +187,8 @@ class Generation:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self.reasons())
+        if self._call is not None and self._context.live.is_watched:
+            self._context.live.add_ended(self._ending(self._call))
 
     @property
     def asked(self) -> GenerateRequest:
@@ -205,6 +208,40 @@ class Generation:
         if self._call is not None and self._call.fault == "slow_reader":
             cause = "slow_reader"
         self._context.metrics.aborts[cause] += 1
+
+    def _ending(self, call: Call) -> EndedFrame:
+        usage = self.usage()
+        return EndedFrame(
+            id=self._names[-1],
+            label=self._names[0],
+            path=call.scope["path"],
+            uids=[f"{request.uid:x}" for request in self._requests],
+            reasons=self.reasons(),
+            prompt=usage.prompt_tokens,
+            output=usage.completion_tokens,
+            cached=usage.prompt_tokens_details.cached_tokens,
+            ms=(time.monotonic() - call.arrival_s) * 1e3,
+        )
+
+    @property
+    def call(self) -> Call | None:
+        """Whose it is, once it was started."""
+        return self._call
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The label of its call, then the ids in its answer."""
+        return self._names
+
+    @property
+    def uids(self) -> list[int]:
+        """Under which the engine knows its requests."""
+        return [request.uid for request in self._requests]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has all of it."""
+        return len(self._handles) == len(self._requests)
 
     def usage(self) -> TotalUsage:
         parts = [processor.usage for processor in self._processors]

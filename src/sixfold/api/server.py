@@ -133,6 +133,7 @@ class ApiServer:
         self.app.context.draining = True
         for generation in list(self.app.context.generations):
             generation.close(NotReady("the server is shutting down", code="draining", retry_after_s=1.0))
+        self.app.context.live.close()
         self._server.end()
 
     async def _drain(self, timeout_s: float) -> None:

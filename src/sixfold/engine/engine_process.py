@@ -23,17 +23,18 @@ from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_f
 from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
+from sixfold.engine.watchers import Watchers
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.logs import set_up_logging
 from sixfold.messages import (
     Abort,
     Admitted,
-    FinishAt,
     GenerateRequest,
     OutputBatch,
     Rejected,
     TokenDelta,
+    Watch,
     Welcome,
 )
 from sixfold.observability.history import Event, History
@@ -96,6 +97,7 @@ class EngineServer:
         self._owners: dict[int, ApiPeer] = {}
         self._open_choices: dict[int, set[int]] = {}
         self._quarantine: Quarantine[ApiPeer] = Quarantine()
+        self._watchers = Watchers(core.view)
         self._step_id = -1
         self._stats_due_s = 0.0
         self._stats_final = False
@@ -133,6 +135,8 @@ class EngineServer:
                 self._core.fill()
             self._flush()
             self._publish_stats()
+            if self._watchers:
+                self._publish_view()
             self._watch_unsent()
 
     def leave(self) -> None:
@@ -145,7 +149,7 @@ class EngineServer:
         site = ENGINE_RESULT if self._core.n_outstanding else ENGINE_INBOX
         started_ns = now()
         self._meter.enter(site, started_ns)
-        ready = self._selector.select(IDLE_WAIT_S)
+        ready = self._selector.select(self._wait_s() if self._watchers else IDLE_WAIT_S)
         self._meter.leave(site, started_ns, now())
         return ready
 
@@ -257,7 +261,9 @@ class EngineServer:
         elif isinstance(message, Abort):
             self._quarantine.passed(message.uid)
             self._deliver(self._core.abort(message.uid))
-        elif isinstance(message, FinishAt):
+        elif isinstance(message, Watch):
+            self._watchers.set(peer.instance, message)
+        else:
             self._core.finish_at(message.uid, message.choice, message.n_tokens)
             self._close_choice(message.uid, message.choice)
 
@@ -297,6 +303,7 @@ class EngineServer:
             if channel is not None:
                 self._close(channel)
         peer.control = peer.outputs = None
+        self._watchers.drop(peer.instance)
         self._quarantine.drop(peer)
         for uid in list(peer.uids):
             self._core.abort(uid)
@@ -373,6 +380,26 @@ class EngineServer:
                     peer.control.send(codecs.CONTROL, body)
                 except OSError:
                     self._drop(peer)
+
+    # -- views ----------------------------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[int, ...]:
+        """Differs after everything that a view shows."""
+        counts = self._core.scheduler
+        return (self._step_id, counts.n_open, counts.n_outstanding, self._counts[_COMMITTED])
+
+    def _wait_s(self) -> float:
+        return self._watchers.wait_s(IDLE_WAIT_S, self._state())
+
+    def _publish_view(self) -> None:
+        """To each process that watches and has taken what was sent before: views are left out, never queued."""
+        peers = [p for p in self._peers.values() if p.instance in self._watchers]
+        ready = [p.control for p in peers if p.control is not None and not p.control.bytes_unsent]
+        if ready and (view := self._watchers.take(self._state())) is not None:
+            body = codecs.encode(view)
+            for channel in ready:
+                with contextlib.suppress(OSError):  # its end is seen when it is read
+                    channel.send(codecs.CONTROL, body)
 
 
 def _descriptor(channel: object) -> int:

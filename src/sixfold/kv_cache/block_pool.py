@@ -13,7 +13,7 @@ recently used first, when no free one is left.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from sixfold.messages import BlockId
 
@@ -77,6 +77,10 @@ class BlockPool:
         if self.refs[block] == 0:
             del self._idle[block]
             self._free.append(block)
+
+    def idle(self) -> Set[BlockId]:
+        """The idle blocks, the least recently used first."""
+        return self._idle.keys()
 
     def check(self, refs: Mapping[BlockId, int], retained: set[BlockId]) -> None:
         """Compare with the truth: `refs` counted over all tables, `retained` from the prefix index.

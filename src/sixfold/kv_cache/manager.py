@@ -15,6 +15,7 @@ one exception, a prompt whose last block is partly filled and that several choic
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 
@@ -24,8 +25,12 @@ from sixfold.kv_cache.journal import Journal
 from sixfold.kv_cache.prefix_index import Parent, PrefixIndex
 from sixfold.kv_cache.token_chain import Digest, TokenChain, keyed_digest, salt_name
 from sixfold.messages import BlockId
+from sixfold.messages.view import CACHED, FREE, HELD, SHARED
 
-__all__ = ["KVCacheManager"]
+__all__ = ["MAP_CELLS", "KVCacheManager"]
+
+MAP_CELLS = 1 << 16
+"""Of a block map, at most."""
 
 NO_PREFIX = Prefix()
 
@@ -223,6 +228,33 @@ class KVCacheManager:
             blocks.append(block)
         # The first block written decides: those behind it were never shared, for only full blocks are.
         assert self._pool.refs[blocks[row.start // self.block_size]] == 1, "a step would write a shared block"
+
+    def block_map(self, holders: Iterable[tuple[int, BlockTable]]) -> tuple[int, bytes]:
+        """The pool as a picture. Looks at each block that is not free, once.
+
+        Args:
+            holders: slot and table of each choice that has a slot.
+
+        Returns:
+            (blocks per cell, cells): see `EngineView.cells`. At most MAP_CELLS of them.
+        """
+        refs = self._pool.refs
+        stride = -(-len(refs) // MAP_CELLS)
+        if stride > 1:
+            # Of so many blocks only every so many-th is looked at.
+            idle = self._pool.idle()
+            cells = array(
+                "H", (HELD if refs[b] else CACHED if b in idle else FREE for b in range(0, len(refs), stride))
+            )
+            return stride, cells.tobytes()
+        cells = array("H", bytes(2 * len(refs)))
+        for block in self._pool.idle():
+            cells[block] = CACHED
+        for slot, table in holders:
+            own = HELD + slot
+            for block in table.blocks:
+                cells[block] = own if refs[block] == 1 else SHARED
+        return 1, cells.tobytes()
 
     def check(self) -> None:
         """Raises AssertionError unless tables, counts, states and index agree."""

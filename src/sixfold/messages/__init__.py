@@ -17,6 +17,7 @@ from sixfold.messages.step import (
     StepResult,
     TokenLogprobs,
 )
+from sixfold.messages.view import ChoiceView, EngineView, Watch
 
 __all__ = [
     "EMBED",
@@ -26,8 +27,10 @@ __all__ = [
     "Abort",
     "Admitted",
     "BlockId",
+    "ChoiceView",
     "EngineEpoch",
     "EngineStats",
+    "EngineView",
     "Finish",
     "FinishAt",
     "FinishReason",
@@ -47,6 +50,7 @@ __all__ = [
     "TokenDelta",
     "TokenId",
     "TokenLogprobs",
+    "Watch",
     "Welcome",
     "WorkerFacts",
 ]

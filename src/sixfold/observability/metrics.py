@@ -141,7 +141,7 @@ class ApiMetrics:
         self._model_name = model_name
         self.api_server = api_server
         self._stats = stats
-        self._restarts = restarts
+        self.restarts = restarts
         self._processes = processes
         self._aliases = aliases
         self._block_size = block_size
@@ -200,7 +200,7 @@ class ApiMetrics:
         restarts = CounterMetricFamily(
             "sixfold_process_restarts", "processes that were started again", labels=[*labels, "role"]
         )
-        for role, count in self._restarts().items():
+        for role, count in self.restarts().items():
             restarts.add_metric([*values, role], count)
         yield restarts
 

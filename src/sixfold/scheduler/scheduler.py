@@ -28,6 +28,7 @@ from sixfold.messages import (
     PROMPT_LOGPROBS,
     SAMPLE,
     EngineStats,
+    EngineView,
     Finish,
     FinishReason,
     GenerateRequest,
@@ -55,6 +56,7 @@ from sixfold.scheduler.step_messages import (
     slot_admit,
     write_rows,
 )
+from sixfold.scheduler.view import choice_views
 
 __all__ = ["Scheduler"]
 
@@ -85,6 +87,7 @@ class Scheduler:
         chronicle: Chronicle | None = None,
     ) -> None:
         max_running = min(config.max_num_seqs, max_slots)
+        self._max_running = max_running
         self._kv = kv_cache
         self._engine_epoch = engine_epoch
         self._pipeline_depth = pipeline_depth
@@ -190,6 +193,31 @@ class Scheduler:
             if n_queued > n_preempted:
                 reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
         return reasons
+
+    def view(self, now_ns: int) -> EngineView:
+        """A picture of all this, for people; see `EngineView`."""
+        holders = [*self._running, *self._draining]
+        per_cell, cells = self._kv.block_map([(s.slot, s.table) for s in holders if s.slot >= 0])
+        return EngineView(
+            engine_epoch=self._engine_epoch,
+            step_id=self._next_step_id,
+            time_ns=now_ns,
+            outstanding=len(self._outstanding),
+            stats=self.stats(),
+            choices=choice_views(self._running, self._draining, self._queue, self._why_waiting()),
+            blocks_per_cell=per_cell,
+            cells=cells,
+        )
+
+    def _why_waiting(self) -> str:
+        """What keeps the head of the queue there; of its blocks, those that it would share are not seen."""
+        head = next(iter(self._queue), None)
+        if head is None:
+            return ""
+        if len(self._running) >= self._max_running or not self._slots.n_free:
+            return "place"
+        lacks = self._kv.blocks_for(head.n_known) + len(self._running) > self._kv.n_available
+        return "blocks" if lacks else "step"
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
