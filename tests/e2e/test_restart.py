@@ -185,7 +185,7 @@ def test_a_process_that_hangs_is_replaced(role: str, slow: Callable[..., Server]
         kill(server, role, signal.SIGSTOP)
         assert streams.join() == undisturbed
         server.wait_idle()
-    assert f"{role} did nothing" in server.output
+    assert f"{role} was stopped" in server.output
 
 
 def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[..., Server]) -> None:

@@ -14,7 +14,7 @@ from sixfold.api.logs import SafeFormatter
 from sixfold.engine.client import EngineClient
 from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
-from sixfold.engine.progress import Progress
+from sixfold.engine.progress import Count, Progress
 from sixfold.errors import SixfoldError
 
 __all__ = ["main", "set_up_logging"]
@@ -51,6 +51,10 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
         run.engine_path, run.config, text, config_digest=run.digest, progress=progress, api_server=index
     )
     loop = asyncio.get_running_loop()
+    counts, turns = progress.counts, Count.API_TURNS + index
+
+    def on_turn() -> None:
+        counts[turns] += 1
 
     def started(server: ApiServer) -> None:
         loop.add_signal_handler(signal.SIGTERM, server.stop)
@@ -68,6 +72,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     api_server=index,
                     restarts=progress.restarts,
                     on_started=started,
+                    on_turn=on_turn,
                 )
             )
             await engine.connect()

@@ -339,7 +339,7 @@ def main(argv: list[str]) -> int:
     listener = socket.socket(fileno=listen_fd)
     progress = Progress.open(run_dir)
     try:
-        progress.counts[Count.ENGINE_ATTACHING] = 1
+        progress.counts[Count.ENGINE_ATTACHING] = run.epoch
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
         core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key))

@@ -4,7 +4,7 @@ It owns the listening sockets and the run directory. A child that dies is starte
 find the new one at the same socket (docs/reliability.md). One that dies before the server was ever ready, or again
 and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
 supervisor: the first one stops everything within two seconds, the second one kills. SIGTERM drains
-before that: what is in flight may finish.
+before that: what is in flight may finish, and whatever dies or hangs meanwhile is started again as at any other time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.service_manager import ServiceManager
-from sixfold.engine.watchdog import Watchdog
+from sixfold.engine.unread import has_unread
+from sixfold.engine.watchdog import AwakeClock, Watchdog
 from sixfold.errors import ConfigError
 from sixfold.transport import listen
 
@@ -130,10 +131,16 @@ class _Supervisor:
         self._work = work
         self._run = write_run_files(run_dir, config, epoch=1)
         self._progress = Progress.create(run_dir)
-        self._watchdog = Watchdog(self._progress, config.hang_timeout_s)
+        port = http.getsockname()[1]
+        self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
+        self._stuck: set[str] = set()
+        """Roles whose process was ended because it hung by itself."""
         self._manager = ServiceManager()
         self._roles = ["worker 0", "engine", *(f"api {i}" for i in range(config.api.api_server_count))]
         now_s = time.monotonic()
+        self._awake = AwakeClock(now_s)
+        self._drained_s: float | None = None
+        """When draining is over at the latest; None: it has not begun."""
         self._restarts = {role: Restarts(now_s) for role in self._roles}
         self._children: dict[str, Child] = {}
         self._due: dict[str, float] = {}
@@ -157,10 +164,7 @@ class _Supervisor:
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
-            status = self._watch()
-            if status == EXIT_OK and self._signals and self._signals[0] == signal.SIGTERM:
-                self._drain()
-            return status
+            return self._watch()
         finally:
             self._stop()
 
@@ -190,6 +194,7 @@ class _Supervisor:
         )
         child = self._children[role] = Child(role, process, os.pidfd_open(process.pid))
         self._poll.register(child.pidfd, select.POLLIN)
+        self._watchdog.started(_watched(role), process.pid)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -197,7 +202,7 @@ class _Supervisor:
         """Wait for signals, deaths, hangs and the end of the work. Returns: the exit status."""
         while True:
             ready = [fd for fd, _ in self._poll.poll(self._wait_ms())]
-            if self._wake_read in ready or self._done in ready:
+            if self._done in ready or (self._wake_read in ready and not self._drains_on()):
                 return EXIT_OK
             for fd in ready:
                 if fd in self._unready:
@@ -209,37 +214,45 @@ class _Supervisor:
             for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
                 del self._due[role]
                 self._start(role)
+            if self._is_drained(now_s):
+                return EXIT_OK
             self._look(now_s)
 
     def _wait_ms(self) -> float | None:
         """Until there is something to do without an event; None: never."""
         waits_s = [due_s - time.monotonic() for due_s in self._due.values()]
-        if self._is_announced and self._config.hang_timeout_s:
+        if self._config.hang_timeout_s:
             waits_s.append(_LOOK_S)
         if self._is_announced and self._manager.period_s is not None:
             waits_s.append(self._manager.period_s)
+        if self._drained_s is not None:
+            waits_s.append(self._drained_s - time.monotonic())
         return max(0, math.ceil(1e3 * min(waits_s))) if waits_s else None
 
     def _look(self, now_s: float) -> None:
         """Tell the service manager that this process turns; end a process that hangs, so that it is started again."""
         if self._is_announced and self._manager.period_s is not None:
             self._manager.alive()
-        role = self._watchdog.hanging(now_s)
-        if role is not None:
-            child = self._children.get("worker 0" if role == "worker" else role)
-            if child is not None:
-                patience = f"{self._config.hang_timeout_s:g} s"
-                print(
-                    f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr
-                )
-                child.process.kill()
+        role = self._watchdog.hanging(self._awake.at(now_s))
+        if role is None:
+            return
+        child = self._children[role if role in self._children else f"{role} 0"]
+        if self._watchdog.is_stopped:
+            what = "was stopped by a signal and waited for"
+        else:
+            what = f"did nothing for {self._config.hang_timeout_s:g} s while it was waited for"
+            self._stuck.add(child.role)
+        print(f"sixfold: {child.role} {what}; ending it", file=sys.stderr)
+        child.process.kill()
 
     def _on_readiness(self, fd: int) -> None:
         """An API process serves, or has ended without a word."""
         report = os.read(fd, 1)
         self._poll.unregister(fd)
         os.close(fd)
-        del self._unready[fd]
+        role = self._unready.pop(fd)
+        if report:
+            self._watchdog.is_ready(role)
         self._chats = self._chats or report == CHATS
         if report and not self._unready and not self._is_announced:
             self._is_announced = True
@@ -258,12 +271,17 @@ class _Supervisor:
         self._poll.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.role]
+        self._watchdog.ended(_watched(child.role))
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
             cause += ": was the model's file cut short or its disk lost?"
         if not self._is_announced:
             print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
             return False
+        if self._drained_s is not None and child.role.startswith("api"):
+            if status != 0:
+                print(f"sixfold: {child.role} ended unexpectedly ({cause}) before it had drained", file=sys.stderr)
+            return True
         counts = self._progress.counts
         work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
         pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
@@ -286,20 +304,24 @@ class _Supervisor:
     def _forget(self, role: str, status: int) -> None:
         """What the dead process had said of itself holds no more, and its successor is told what happened."""
         counts, faults, epoch = self._progress.counts, self._run.faults, self._run.epoch
+        is_own = is_own_fault(status) or role in self._stuck
+        self._stuck.discard(role)
         if role.startswith("api"):
             counts[Count.RESTARTS_API] += 1
-            counts[Count.API_OPEN + int(role.removeprefix("api "))] = 0
+            for count in (Count.API_OPEN, Count.API_TURNS):
+                counts[count + int(role.removeprefix("api "))] = 0
             return
         if role == "engine":
             counts[Count.RESTARTS_ENGINE] += 1
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
             epoch += 1
-            faults += is_own_fault(status) and status != EXIT_WORKER_GONE
+            faults += is_own and status != EXIT_WORKER_GONE
         else:
             counts[Count.RESTARTS_WORKER] += 1
-            counts[Count.WORKER_LOADED] = 0
-            faults += is_own_fault(status)
+            for count in (Count.WORKER_LOADED, Count.WORKER_TURNS, Count.WORKER_SERVES):
+                counts[count] = 0
+            faults += is_own
         self._run = rewrite_run_files(self._run_dir, self._run, epoch=epoch, faults=faults)
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -323,20 +345,30 @@ class _Supervisor:
         scheme = "https" if self._config.api.tls_cert else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    def _drain(self) -> None:
-        """SIGTERM asks for an orderly end: new work is refused, what is in flight may finish. Over when all API
-        processes have ended, at the latest with their time; cut short by another signal or any other death."""
-        apis = [child for child in self._children.values() if child.role.startswith("api")]
-        for child in apis:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGUSR1)
-        end_s = time.monotonic() + self._config.api.drain_timeout_s + STOP_S
-        signals = len(self._signals)
-        while any(child.process.poll() is None for child in apis):
-            others_live = all(child.process.poll() is None for child in self._children.values() if child not in apis)
-            if not others_live or len(self._signals) > signals or time.monotonic() > end_s:
-                return
-            time.sleep(0.02)
+    def _drains_on(self) -> bool:
+        """A signal has come. Returns whether the server goes on for a while: the first SIGTERM asks for an orderly end,
+        in which new work is refused and what is in flight may finish."""
+        os.read(self._wake_read, 64)
+        if self._drained_s is not None:
+            print("sixfold: another signal; what is still in flight ends now", file=sys.stderr)
+            return False
+        if self._signals[0] != signal.SIGTERM or not self._is_announced:
+            return False
+        timeout_s = self._config.api.drain_timeout_s
+        print(f"sixfold: SIGTERM: what is in flight may end within {timeout_s:g} s; another signal ends it now")
+        sys.stdout.flush()
+        self._drained_s = time.monotonic() + timeout_s + STOP_S
+        self._due = {role: due_s for role, due_s in self._due.items() if not role.startswith("api")}
+        for child in self._children.values():
+            if child.role.startswith("api"):
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.send_signal(signal.SIGUSR1)
+        return len(self._signals) == 1
+
+    def _is_drained(self, now_s: float) -> bool:
+        if self._drained_s is None:
+            return False
+        return now_s > self._drained_s or not any(role.startswith("api") for role in self._children)
 
     def _stop(self) -> None:
         """End the children: API processes first, so that they can tell their clients; then each before the one that
@@ -365,6 +397,11 @@ class _Supervisor:
         pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
+
+
+def _watched(role: str) -> str:
+    """A role's name as the watchdog has it."""
+    return "worker" if role.startswith("worker") else role
 
 
 def _announce(model: str, url: str, *, chats: bool) -> None:

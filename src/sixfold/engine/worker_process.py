@@ -50,6 +50,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         epoch = _greet(listener, run, channels)
         worker.attach(epoch)
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
+        counts[Count.WORKER_SERVES] = epoch
         steps = channels["worker-steps"]
         is_prepared = False
         while True:
