@@ -199,6 +199,16 @@ def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[...
         Streams(server, with_model(server, BODIES[:1])).join()
 
 
+def test_a_stopped_api_process_is_replaced_for_a_caller_of_whom_it_does_not_know(slow: Callable[..., Server]) -> None:
+    """Nothing but a connection that nobody accepts says that somebody waits; the successor accepts it."""
+    with slow("--hang-timeout-s", "0.5") as server:
+        bodies = with_model(server, BODIES[:1])
+        undisturbed = Streams(server, bodies).join()
+        kill(server, "api 0", signal.SIGSTOP)
+        assert Streams(server, bodies).join() == undisturbed
+    assert "api 0 was stopped" in server.output
+
+
 def test_embeddings_and_scored_prompts_are_computed_again(slow: Callable[..., Server]) -> None:
     scored = {"model": "scripted", "prompt": "scored", "max_tokens": 40, "prompt_logprobs": 1, "temperature": 0}
     with slow("--max-num-batched-tokens", "16") as server:
