@@ -7,15 +7,20 @@ How each fault is made:
     TERM    SIGTERM to this process alone
     memory  its limit of address space (RLIMIT_AS) is set below what it has: nothing more can be mapped. Of the
             supervisor and of API processes the limit is lifted again after a while
+
+`python -m tests.chaos.cells` writes the table of docs/reliability.md anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["CELLS", "FAULTS", "PHASES", "ROLES", "Cell", "Outcome", "expected", "page_table"]
+__all__ = ["CELLS", "FAULTS", "PAGE", "PHASES", "ROLES", "Cell", "Outcome", "expected", "page_table"]
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+HEAD = "| process | fault | while | what comes of it |"
 ROLES = ("supervisor", "api", "engine", "worker")
 FAULTS = ("KILL", "STOP", "TERM", "memory")
 PHASES = {
@@ -88,7 +93,7 @@ _TOLD = Outcome(
     "its answers end with the error `draining`; it is started again", frozenset({"error draining"}), restarts=True
 )
 _STARVES = Outcome(
-    "what needs memory fails, the rest is the same; it serves again when there is some",
+    "what needs memory fails, or it ends as if killed; the rest is the same",
     frozenset({"whole", "broken", "error internal_error", "error 500"}),
     restarts=None,
 )
@@ -96,7 +101,10 @@ _DRAINED_WITH_PAUSE = _ends("a pause; the same answers, then status 0", 0, "whol
 _PERHAPS_DRAINED_WITH_PAUSE = _ends("a pause if it needs memory; the same answers, then status 0", 0, "whole")
 _BROKEN_THEN_ENDED = _ends("its connections break, then the server ends with status 0", 0, "broken")
 _STARVED_THEN_ENDED = _ends(
-    "what needs memory fails, then the server ends with status 0", 0, *_STARVES.answers, "error draining"
+    "what needs memory fails, or it ends as if killed; then the server with status 0",
+    0,
+    *_STARVES.answers,
+    "error draining",
 )
 
 _BEFORE = ("starting", "loading")
@@ -137,7 +145,7 @@ CELLS = tuple(Cell(role, fault, phase) for role in ROLES for fault in FAULTS for
 
 def page_table() -> str:
     """The matrix as a table in Markdown: processes, faults and phases of the same outcome share a row."""
-    lines = ["| process | fault | while | what comes of it |", "|---|---|---|---|"]
+    lines = [HEAD, "|---|---|---|---|"]
     by_rows: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for role in ROLES:
         by_rows.setdefault(tuple(_rows(role)), []).append(role)
@@ -157,3 +165,8 @@ def _rows(role: str) -> Iterator[tuple[str, str, str]]:
             by_phases.setdefault((", ".join(phases), text), []).append(fault)
     for (phases_named, text), faults in by_phases.items():
         yield ", ".join(faults), phases_named, text
+
+
+if __name__ == "__main__":
+    before, _, behind = PAGE.read_text().partition(HEAD)
+    PAGE.write_text(before + page_table() + "\n" + behind.partition("\n\n")[2])

@@ -37,8 +37,8 @@ HANG_S = 1.5
 PROMPTS = ("", "a short beginning. ", "a long beginning, which goes on and on. " * 8)
 ROLES = ("engine", "engine", "worker", "worker", "api 0", "api 1")
 FAULTS = ("KILL", "KILL", "STOP", "TERM", "memory")
-GROWTH_KIB = {"supervisor": 2048, "api": 24576, "engine": 16384, "worker": 32768}
-"""Of resident memory, from a process's first idle moment to its last."""
+GROWTH_KIB = {"supervisor": 512, "api": 6144, "engine": 4096, "worker": 16384}
+"""Of resident memory, from the middle of a process's life to its end."""
 MORE_THREADS = 4
 """Pools of an API process that begin with their first work."""
 
@@ -58,9 +58,8 @@ class Rounds:
     asked: int = 0
     broken: int = 0
     """Answers that broke off with their API process."""
-    first: dict[int, Footprint] = field(default_factory=dict)
-    """Process -> what it took when it was idle for the first time."""
-    last: dict[int, tuple[str, Footprint]] = field(default_factory=dict)
+    resident_kib: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """Process, by role and id -> its memory whenever it was idle."""
 
     def begin(self) -> None:
         """The undisturbed run, and what the server takes then."""
@@ -177,16 +176,14 @@ class Rounds:
 
     def _look(self) -> None:
         for pid, title in self._processes().items():
-            footprint = Footprint.of(pid)
-            self.first.setdefault(pid, footprint)
-            self.last[pid] = (_role(title), footprint)
+            self.resident_kib.setdefault((_role(title).split()[0], pid), []).append(Footprint.of(pid).resident_kib)
 
     def growth_kib(self) -> dict[str, int]:
-        """Role -> most that a process of it has grown."""
+        """Role -> most that a process of it has grown from the middle of its life to its end: what is filled once
+        (caches, tables, arenas) is filled by then."""
         most: dict[str, int] = {}
-        for pid, (role, footprint) in self.last.items():
-            role = role.split()[0]
-            most[role] = max(most.get(role, 0), footprint.resident_kib - self.first[pid].resident_kib)
+        for (role, _), sizes in self.resident_kib.items():
+            most[role] = max(most.get(role, 0), sizes[-1] - sizes[len(sizes) // 2])
         return most
 
 
@@ -249,7 +246,7 @@ def main() -> int:
     print(
         f"answers: {rounds.asked}, of which {rounds.broken} broke off with their API process and were asked for again"
     )
-    print(f"growth of resident memory, KiB: {growth}")
+    print(f"growth of resident memory in the second half of a process's life, at most, KiB: {growth}")
     print("\n".join(rounds.faults) or "nothing lost, nothing left")
     return 1 if rounds.faults else 0
 

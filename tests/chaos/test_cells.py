@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from tests.chaos.cells import CELLS, Cell, expected, page_table
+from tests.chaos.cells import CELLS, PAGE, Cell, expected, page_table
 from tests.chaos.clients import Answer
 from tests.chaos.matrix import Observation, try_cell
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
-
 
 def test_the_docs_have_the_matrix() -> None:
-    assert page_table() in PAGE.read_text(), f"paste it:\n{page_table()}"
+    assert page_table() in PAGE.read_text(), "run: python -m tests.chaos.cells"
 
 
 def test_every_cell_has_an_outcome() -> None:

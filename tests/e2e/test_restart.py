@@ -142,6 +142,15 @@ def test_the_api_process_dies_alone(slow: Callable[..., Server]) -> None:
         assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
 
 
+def test_callers_wait_for_an_api_process_that_is_started_again(slow: Callable[..., Server]) -> None:
+    with slow() as server:
+        for _ in range(2):
+            kill(server, "api 0")
+            while any(title == "sixfold: api 0" for title in server.children().values()):
+                pass
+            assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
+
+
 @pytest.mark.parametrize("crash", [-2, -3])
 def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callable[..., Server]) -> None:
     poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", crash], "max_tokens": 9}

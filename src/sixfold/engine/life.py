@@ -14,12 +14,16 @@ import threading
 
 import setproctitle
 
-__all__ = ["CHATS", "EXIT_SUPERVISOR_GONE", "EXIT_WORKER_GONE", "become_child", "report_ready"]
+__all__ = ["CHATS", "EXIT_NO_MEMORY", "EXIT_SUPERVISOR_GONE", "EXIT_WORKER_GONE", "become_child", "report_ready"]
 
 EXIT_WORKER_GONE = 8
 """Of an engine whose worker went away: not its own fault, and it is wanted again."""
 
 EXIT_SUPERVISOR_GONE = 9
+
+EXIT_NO_MEMORY = 10
+"""Of an API process whose loop could not get memory."""
+
 CHATS, CONTINUES = b"c", b"t"
 """What an API process reports when it is ready: its model answers conversations, or continues texts alone."""
 
