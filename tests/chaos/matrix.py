@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.cells import CELLS, FAULTS, PHASES, ROLES, Cell, Outcome, expected
 from tests.chaos.clients import Answer, Callers, bodies
-from tests.chaos.site import Site, adopt_orphans, wait_for
+from tests.chaos.site import Site, take_charge, wait_for
 
 from sixfold.engine.progress import Count
 
@@ -211,7 +211,7 @@ def main() -> int:
     for name, values in (("role", ROLES), ("fault", FAULTS), ("phase", tuple(PHASES))):
         parser.add_argument(f"--{name}", choices=values, action="append")
     arguments = parser.parse_args()
-    adopt_orphans()
+    take_charge()
     chosen = [
         cell
         for cell in CELLS

@@ -29,11 +29,11 @@ import time
 from dataclasses import dataclass, field
 
 from tests.chaos.clients import Answer, Body, Callers, bodies, call
-from tests.chaos.site import Footprint, Site, adopt_orphans, wait_for
+from tests.chaos.site import Footprint, Site, take_charge, wait_for
 
 __all__ = ["Rounds", "main"]
 
-HANG_S = 1.5
+HANG_S = 1.0
 PROMPTS = ("", "a short beginning. ", "a long beginning, which goes on and on. " * 8)
 ROLES = ("engine", "engine", "worker", "worker", "api 0", "api 1")
 FAULTS = ("KILL", "KILL", "STOP", "TERM", "memory")
@@ -202,7 +202,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default="scripted")
     arguments = parser.parse_args()
-    adopt_orphans()
+    take_charge()
     is_scripted = arguments.model == "scripted"
     flags = ["--hang-timeout-s", str(HANG_S), "--api-server-count", "2", "--max-num-seqs", "32"]
     flags += ["--num-kv-blocks", "128"] if is_scripted else ["--max-model-len", "512"]

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,15 +20,18 @@ from tests.e2e.serving import Server, children_of
 
 from sixfold.engine.progress import Count, Progress
 
-__all__ = ["Footprint", "Site", "adopt_orphans", "wait_for"]
+__all__ = ["Footprint", "Site", "take_charge", "wait_for"]
 
 MODULES = {"api": "sixfold.api.process", "engine": "sixfold.engine.engine_process", "worker": "worker_process"}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans() -> None:
-    """Processes whose parent dies become children of this one, where they can be seen."""
+def take_charge() -> None:
+    """For a command: processes whose parent dies become children of this one, where they can be seen; and no server
+    outlives it, whatever signal ends it."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def wait_for(what: str, there: Callable[[], Any], timeout_s: float = 20.0) -> Any:
