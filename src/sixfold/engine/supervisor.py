@@ -14,12 +14,10 @@ import errno
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_ru
 from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
+from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
@@ -81,21 +80,8 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     for caution in cautions(config):
         print(f"sixfold: {caution}", file=sys.stderr)
     setproctitle.setproctitle("sixfold: supervisor")
-    run_dir = _run_directory()
-    try:
-        with _http_socket(config) as http:
-            return _Supervisor(config, run_dir, http, work).run()
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
-
-
-def _run_directory() -> str:
-    """A new private directory (0700) for sockets, under XDG_RUNTIME_DIR where that can be used."""
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
-        # A socket's path has at most 107 bytes.
-        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK) and len(parent) < 70:
-            return tempfile.mkdtemp(prefix="sixfold-", dir=parent)
-    raise ConfigError("no directory for sockets: XDG_RUNTIME_DIR and TMPDIR cannot be used")
+    with run_directory() as run_dir, _http_socket(config) as http:
+        return _Supervisor(config, run_dir, http, work).run()
 
 
 def _http_socket(config: Config) -> socket.socket:
