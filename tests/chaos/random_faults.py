@@ -215,6 +215,7 @@ def main() -> int:
             site, arguments.model, arguments.clients, random.Random(arguments.seed), 60 if is_scripted else 32
         )
         rounds.begin()
+        n_rounds = 0
         for number in range(1, arguments.rounds + 1):
             n_faults = len(rounds.faults)
             try:
@@ -222,6 +223,10 @@ def main() -> int:
             except TimeoutError as fault:
                 rounds.faults.append(f"round {number}: {fault} did not come")
                 line = "given up"
+            except SystemExit:
+                rounds.faults.append("ended by a signal")
+                break
+            n_rounds = number
             new = rounds.faults[n_faults:]
             print(f"{number:4} {line}{''.join(f'  ** {text}' for text in new)}", flush=True)
             if site.server.process.poll() is not None:
@@ -238,9 +243,7 @@ def main() -> int:
             rounds.faults.append(f"left: {left}")
         if rounds.faults:
             print(site.server.output, file=sys.stderr)
-    print(
-        f"\n{arguments.rounds} rounds in {time.monotonic() - started:.0f} s, seed {arguments.seed}, {arguments.model}"
-    )
+    print(f"\n{n_rounds} rounds in {time.monotonic() - started:.0f} s, seed {arguments.seed}, {arguments.model}")
     print(f"faults: {dict(sorted(rounds.hits.items()))}")
     print(f"restarts: {restarts}")
     print(
