@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from sixfold.engine.core import EngineCore
 from sixfold.engine.launch import RunFiles, build_core, read_run_files
-from sixfold.engine.life import EXIT_WORKER_GONE, become_child
+from sixfold.engine.life import EXIT_WORKER_GONE, become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
@@ -352,4 +352,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("engine", main))

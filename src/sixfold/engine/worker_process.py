@@ -10,7 +10,7 @@ import socket
 import sys
 
 from sixfold.engine.launch import RunFiles, build_worker, read_run_files
-from sixfold.engine.life import become_child
+from sixfold.engine.life import become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
@@ -118,4 +118,4 @@ def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSock
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("worker 0", main))

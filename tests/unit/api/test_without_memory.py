@@ -1,4 +1,4 @@
-"""An API process whose loop gets no memory ends, instead of telling its callers that they were wrong."""
+"""A process that gets no memory ends, instead of telling its callers that they were wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from sixfold.api import process
 from sixfold.api.guard import GuardLimits, guarded_protocol
-from sixfold.engine.life import EXIT_NO_MEMORY
+from sixfold.engine.life import EXIT_NO_MEMORY, run_child
 
 
 class Transport(asyncio.Transport):
@@ -63,3 +63,8 @@ def test_a_loop_without_memory_ends_its_process(monkeypatch: pytest.MonkeyPatch)
     loop.run_forever()
     loop.close()
     assert ends == [EXIT_NO_MEMORY]
+
+
+def test_a_process_without_memory_ends_with_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_child("engine", lambda argv: len(bytearray(1 << 60))) == EXIT_NO_MEMORY
+    assert capfd.readouterr().err == "sixfold: engine: no memory is left\n"
