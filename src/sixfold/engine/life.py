@@ -30,7 +30,7 @@ EXIT_WORKER_GONE = 8
 
 EXIT_SUPERVISOR_GONE = 9
 
-EXIT_NO_MEMORY = 10
+EXIT_NO_MEMORY = 11
 """Of a process that could not get memory."""
 
 CHATS, CONTINUES = b"c", b"t"
