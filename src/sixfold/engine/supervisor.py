@@ -224,11 +224,11 @@ class _Supervisor:
             return
         child = self._children[role if role in self._children else f"{role} 0"]
         if self._watchdog.is_stopped:
-            what = "was stopped by a signal and waited for"
+            how = "stopped by a signal"
         else:
-            what = f"did nothing for {self._config.hang_timeout_s:g} s while it was waited for"
+            how = f"for {self._config.hang_timeout_s:g} s"
             self._stuck.add(child.role)
-        print(f"sixfold: {child.role} {what}; ending it", file=sys.stderr)
+        print(f"sixfold: {child.role} did nothing while it was waited for, {how}; ending it", file=sys.stderr)
         child.process.kill()
 
     def _on_readiness(self, fd: int) -> None:
