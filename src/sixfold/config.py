@@ -187,8 +187,8 @@ class Config:
     )
     hang_timeout_s: float = setting(
         120.0,
-        "seconds that engine or worker may do nothing while requests wait, before it is started again; 0: any time. "
-        "A step that takes longer counts as nothing",
+        "seconds that a process may do nothing while it is waited for, before it is started again; 0: any time. "
+        "A step that computes may take ten times as long; a process stopped by a signal has 5 seconds at most",
         low=0.0,
         high=1e6,
     )

@@ -150,6 +150,15 @@ def test_the_api_process_dies_alone(slow: Callable[..., Server]) -> None:
         assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
 
 
+def test_callers_wait_for_an_api_process_that_is_started_again(slow: Callable[..., Server]) -> None:
+    with slow() as server:
+        for _ in range(2):
+            kill(server, "api 0")
+            while any(title == "sixfold: api 0" for title in server.children().values()):
+                pass
+            assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
+
+
 @pytest.mark.parametrize("crash", [-2, -3])
 def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callable[..., Server]) -> None:
     poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", crash], "max_tokens": 9}
@@ -205,6 +214,16 @@ def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[...
         os.kill(stopped, signal.SIGCONT)
         assert pid_of(server, "engine") == stopped
         Streams(server, with_model(server, BODIES[:1])).join()
+
+
+def test_a_stopped_api_process_is_replaced_for_a_caller_of_whom_it_does_not_know(slow: Callable[..., Server]) -> None:
+    """Nothing but a connection that nobody accepts says that somebody waits; the successor accepts it."""
+    with slow("--hang-timeout-s", "0.5") as server:
+        bodies = with_model(server, BODIES[:1])
+        undisturbed = Streams(server, bodies).join()
+        kill(server, "api 0", signal.SIGSTOP)
+        assert Streams(server, bodies).join() == undisturbed
+    assert "api 0 did nothing" in server.output
 
 
 def test_embeddings_and_scored_prompts_are_computed_again(slow: Callable[..., Server]) -> None:

@@ -45,6 +45,7 @@ async def serve(
     delivery: Delivery | None = None,
     processes: Processes | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
+    on_turn: Callable[[], None] | None = None,
 ) -> None:
     """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
 
@@ -56,6 +57,7 @@ async def serve(
         delivery: where the time of this process is counted.
         processes: the server's, for the metrics.
         on_started: called once connections are accepted, with the server that can be told to stop.
+        on_turn: called once a second as long as the loop turns.
     """
     server = ApiServer(
         client,
@@ -66,7 +68,7 @@ async def serve(
         observatory=observatory,
         processes=processes,
     )
-    await server.run(sockets, on_started)
+    await server.run(sockets, on_started, on_turn)
 
 
 class ApiServer:
@@ -114,9 +116,15 @@ class ApiServer:
         )
         self._drainer: asyncio.Task[None] | None = None
 
-    async def run(self, sockets: list[socket.socket], on_started: Callable[[ApiServer], None] | None = None) -> None:
+    async def run(
+        self,
+        sockets: list[socket.socket],
+        on_started: Callable[[ApiServer], None] | None = None,
+        on_turn: Callable[[], None] | None = None,
+    ) -> None:
         """See `serve`."""
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
+        self._server.on_turn = on_turn
         try:
             await self._server.serve(sockets)
         finally:
@@ -149,6 +157,7 @@ class _Uvicorn(uvicorn.Server):
     second: an idle process sleeps, and ends when it is told to."""
 
     after_startup: Callable[[], None] | None = None
+    on_turn: Callable[[], None] | None = None
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -170,6 +179,8 @@ class _Uvicorn(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # renews the `Date` header
+            if self.on_turn is not None:
+                self.on_turn()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
                     await self._ended.wait()

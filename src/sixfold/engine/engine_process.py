@@ -20,7 +20,7 @@ import msgspec
 
 from sixfold.engine.core import EngineCore
 from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_files
-from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child
+from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
 from sixfold.engine.watchers import Watchers
@@ -415,7 +415,7 @@ def main(argv: list[str]) -> int:
     listener = socket.socket(fileno=listen_fd)
     progress = Progress.open(run_dir)
     try:
-        progress.counts[Count.ENGINE_ATTACHING] = 1
+        progress.counts[Count.ENGINE_ATTACHING] = run.epoch
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
         journal = open_journal(journal_fd, run, executor.facts, executor.instance)
@@ -441,4 +441,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("engine", main))

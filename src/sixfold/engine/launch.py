@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -333,11 +334,12 @@ def recommended_sampling(config: Config) -> dict[str, Any]:
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The scripted executor's file: extra tokens, the default answer, and how long a step takes."""
+    """The scripted executor's file: extra tokens, the default answer, and how long loading and a step take."""
 
     tokens: list[str] = []
     script: list[str | int] = []
     step_ms: float = 0.0
+    load_ms: float = 0.0
 
 
 def load_script(path: str) -> Script:
@@ -454,6 +456,7 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
     from sixfold.text.script import script_ids
 
     script = load_script(config.executor.script)
+    time.sleep(script.load_ms / 1e3)
     tokenizer = load_text(config).tokenizer
     ordinary = [i for i, b in enumerate(tokenizer.token_bytes) if b.isascii() and b.decode().isprintable() and b]
     return ScriptedBackend(
