@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.serving import Server
 from tests.unit.api.test_exposure import make_certificate
 
-from sixfold.api.keys import new_key
+from sixfold.api.keys import load_keys, new_key
 
 
 def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
@@ -53,6 +53,18 @@ def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
         server.stop()
     for key in (user, admin):
         assert key not in server.output and not any(key.encode() in text for text in shown)
+
+
+def test_threat_4_new_files_with_keys_are_their_owners(tmp_path: Path) -> None:
+    """The shell makes them readable by all; and one that holds something already is told of."""
+    command = f"umask 022; '{sys.executable}' -m sixfold key new"
+    file, key = tmp_path / "keys.toml", tmp_path / "alice.key"
+    subprocess.run(f"{command} alice 2>>'{file}' >'{key}'", shell=True, check=True)
+    assert {path.stat().st_mode & 0o777 for path in (file, key)} == {0o600}
+    os.chmod(file, 0o644)
+    subprocess.run(f"{command} bob 2>>'{file}' >/dev/null", shell=True, check=True)
+    assert file.stat().st_mode & 0o777 == 0o644 and "chmod 600" in file.read_text()
+    assert list(load_keys(str(file))) == ["alice", "bob"]
 
 
 def test_threat_3_a_server_for_everybody_must_be_wanted() -> None:

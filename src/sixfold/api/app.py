@@ -79,10 +79,17 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
-def build_app(client: EngineFace, config: ApiConfig, metrics: ApiMetrics | None = None) -> App:
-    """The application over an engine."""
+def build_app(
+    client: EngineFace,
+    config: ApiConfig,
+    metrics: ApiMetrics | None = None,
+    *,
+    run_dir: str | None = None,
+    api_server: int = 0,
+) -> App:
+    """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics))
+    return App(ApiContext(client, config, metrics, run_dir=run_dir, api_server=api_server))
 
 
 class App:

@@ -17,10 +17,13 @@ from sixfold import __version__
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.keys import KeyRing, load_keys
 from sixfold.api.open_requests import OpenRequests
+from sixfold.api.peers import A, Peers, Question
 from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
+from sixfold.api.tallies import Tallies
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
+from sixfold.messages import AbortNamed, ApiCounts, Found
 from sixfold.observability.metrics import ApiMetrics
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
@@ -77,7 +80,7 @@ class ApiContext:
     """See the module's docstring.
 
     Attributes:
-        in_flight: choices handed to the engine whose end has not come yet.
+        in_flight: choices that have a place: handed to the engine and not ended, or being prepared for it.
         scored: entries of prompts' log-probabilities that these calls will hold.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
@@ -86,11 +89,23 @@ class ApiContext:
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
 
+    Args:
+        run_dir: where the server's API processes meet; None: this one is alone.
+        api_server: this process's number.
+
     Raises:
         ConfigError: the key file cannot be used.
     """
 
-    def __init__(self, client: EngineFace, config: ApiConfig, metrics: ApiMetrics) -> None:
+    def __init__(
+        self,
+        client: EngineFace,
+        config: ApiConfig,
+        metrics: ApiMetrics,
+        *,
+        run_dir: str | None = None,
+        api_server: int = 0,
+    ) -> None:
         self.client = client
         self.config = config
         self.metrics = metrics
@@ -105,7 +120,14 @@ class ApiContext:
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self.keys: KeyRing | None = None
         if config.api_key_file:
-            self.keys = KeyRing(load_keys(config.api_key_file), n_processes=config.api_server_count)
+            keys = load_keys(config.api_key_file)
+            tallies = None
+            if run_dir is not None:
+                tallies = Tallies.open(run_dir, list(keys), n_processes=config.api_server_count, own=api_server)
+            self.keys = KeyRing(keys, tallies)
+        self._peers: Peers | None = None
+        if run_dir is not None:
+            self._peers = Peers(run_dir, api_server, config.api_server_count, self._on_question)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
@@ -119,13 +141,19 @@ class ApiContext:
         return self.config.unknown_fields == "ignore"
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, *, generates: bool) -> Iterator[None]:
         """The admission permit: held from before the body is read until the engine's verdict.
+
+        Args:
+            generates: the engine is needed: while its queue is full, a refusal costs no more than the head.
 
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused.
         """
         self.check_takes_work()
+        if generates:
+            self.check_room(1)
+            self.check_wait(None)
         if self._preparing >= MAX_PREPARING:
             raise Overloaded("too many requests are being prepared at the same time", retry_after_s=1.0)
         self._preparing += 1
@@ -225,7 +253,23 @@ class ApiContext:
         call = functools.partial(work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._aside_pool, call)
 
+    async def meet_peers(self) -> None:
+        """Answer the server's other API processes from now on."""
+        if self._peers is not None:
+            await self._peers.listen()
+
+    async def ask_peers(self, question: Question, kind: type[A]) -> list[A]:
+        """What the server's other API processes say."""
+        return [] if self._peers is None else await self._peers.ask(question, kind)
+
+    def _on_question(self, question: Question) -> Found | ApiCounts:
+        if isinstance(question, AbortNamed):
+            return Found(self.open_requests.abort(question.name, question.tenant, end=question.end))
+        return self.metrics.counts()
+
     def close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
         for pool in (self._pool, self._aside_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:

@@ -15,6 +15,7 @@ from sixfold.engine.client import EngineClient
 from sixfold.engine.launch import load_text, read_run_files
 from sixfold.engine.life import become_child, report_ready
 from sixfold.engine.progress import Progress
+from sixfold.engine.replay import Poisoned
 from sixfold.errors import SixfoldError
 
 __all__ = ["main", "set_up_logging"]
@@ -48,7 +49,13 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
     text = load_text(run.config)
     progress = Progress.open(run_dir)
     engine = EngineClient(
-        run.engine_path, run.config, text, config_digest=run.digest, progress=progress, api_server=index
+        run.engine_path,
+        run.config,
+        text,
+        config_digest=run.digest,
+        progress=progress,
+        poisoned=Poisoned.open(run_dir),
+        api_server=index,
     )
     loop = asyncio.get_running_loop()
 
@@ -66,6 +73,7 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
                     run.config.api,
                     [http],
                     api_server=index,
+                    run_dir=run_dir,
                     restarts=progress.restarts,
                     on_started=started,
                 )

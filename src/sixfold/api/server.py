@@ -37,6 +37,7 @@ async def serve(
     sockets: list[socket.socket],
     *,
     api_server: int = 0,
+    run_dir: str | None = None,
     restarts: Callable[[], Mapping[str, int]] | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
 ) -> None:
@@ -45,10 +46,11 @@ async def serve(
     Args:
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
+        run_dir: where the server's API processes meet; None: this one is alone.
         restarts: for the metrics: role of a process -> how often one was started again.
         on_started: called once connections are accepted, with the server that can be told to stop.
     """
-    server = ApiServer(client, config, api_server=api_server, restarts=restarts)
+    server = ApiServer(client, config, api_server=api_server, run_dir=run_dir, restarts=restarts)
     await server.run(sockets, on_started)
 
 
@@ -61,11 +63,12 @@ class ApiServer:
         config: ApiConfig,
         *,
         api_server: int = 0,
+        run_dir: str | None = None,
         restarts: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
         metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server, **more)
-        self.app: App = build_app(client, config, metrics)
+        self.app: App = build_app(client, config, metrics, run_dir=run_dir, api_server=api_server)
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -90,6 +93,7 @@ class ApiServer:
         """See `serve`."""
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
         try:
+            await self.app.context.meet_peers()
             await self._server.serve(sockets)
         finally:
             self.app.context.close()

@@ -8,7 +8,7 @@ once; nobody waits for anybody.
     supervisor  restarts of the engine, the worker, API processes
     engine      turns of its loop, whether it has work, steps outstanding, steps committed (never reset), attaching
     worker      whether its model is loaded, turns (steps begun and ended)
-    api i       requests open, requests sent
+    api i       choices of open requests, requests sent
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Progress:
 
     @property
     def n_open(self) -> int:
-        """Requests that API processes wait for."""
+        """Choices that API processes wait for."""
         return sum(self.counts[Count.API_OPEN : Count.API_OPEN + MAX_API])
 
     @property

@@ -6,6 +6,7 @@ Runs in: every process. Owns: nothing. May import: errors. Start reading at: req
 from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
+from sixfold.messages.peers import AbortNamed, ApiCounts, CountsAsked, Found
 from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
 from sixfold.messages.step import (
     EMBED,
@@ -23,13 +24,17 @@ __all__ = [
     "PROMPT_LOGPROBS",
     "SAMPLE",
     "Abort",
+    "AbortNamed",
     "Admitted",
+    "ApiCounts",
     "BlockId",
+    "CountsAsked",
     "EngineEpoch",
     "EngineStats",
     "Finish",
     "FinishAt",
     "FinishReason",
+    "Found",
     "GenerateRequest",
     "Hello",
     "OutputBatch",

@@ -3,18 +3,18 @@
 The hot path adds to plain integers (a histogram's observation is one `bisect` and two additions); families in the
 library's form are made only when somebody asks, and the library is loaded only then. Every counter only ever rises: an
 engine that restarts begins at zero, so its last counts are added to a base. Series of an API process carry its number
-(label `api_server`), because several processes answer on one port and each knows only its own requests; the engine's
-series are the same from all of them. No label depends on a request.
+(label `api_server`), because several processes answer on one port and each knows only its own requests: whoever is
+asked asks the others. The engine's series are the same from all of them. No label depends on a request.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sixfold.messages import EngineStats
+from sixfold.messages import ApiCounts, EngineStats
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -72,13 +72,18 @@ class _Histogram:
         self._counts[bisect_left(self.bounds, value)] += times
         self._sum += value * times
 
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, and the sum of all values."""
-        total, out = 0, []
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            out.append((bound, float(total)))
-        return out, self._sum
+    def counts(self) -> tuple[list[int], float]:
+        """Per bucket, and the sum of all values."""
+        return self._counts, self._sum
+
+
+def _buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    """Cumulative counts by upper bound."""
+    total, out = 0, []
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        total += count
+        out.append((bound, float(total)))
+    return out
 
 
 class Timing:
@@ -143,7 +148,7 @@ class ApiMetrics:
         self.refused: dict[int, int] = {}
         self.streams_cut = 0
         self._model_name = model_name
-        self._api_server = str(api_server)
+        self._api_server = api_server
         self._stats = stats
         self._restarts = restarts
         self._epoch_stats = EngineStats()
@@ -156,18 +161,32 @@ class ApiMetrics:
         """A call was answered with an error."""
         self.refused[status] = self.refused.get(status, 0) + 1
 
-    def render(self) -> bytes:
-        """Prometheus' text format 0.0.4."""
+    def counts(self) -> ApiCounts:
+        """What this process has counted."""
+        return ApiCounts(
+            api_server=self._api_server,
+            finished=self.finished,
+            refused=self.refused,
+            streams_cut=self.streams_cut,
+            histograms={name: histogram.counts() for name, histogram in self.histograms.items()},
+        )
+
+    def render(self, others: Sequence[ApiCounts] = ()) -> bytes:
+        """Prometheus' text format 0.0.4.
+
+        Args:
+            others: of the server's other API processes.
+        """
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
+        registry.register(_Families(lambda: self.collect(others)))
         return generate_latest(registry)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self, others: Sequence[ApiCounts] = ()) -> Iterator[Metric]:
         """All families (the registry's interface)."""
         yield from self._engine_families(self._stats())
-        yield from self._api_families()
+        yield from self._api_families(sorted((self.counts(), *others), key=lambda counts: counts.api_server))
 
     def _engine_families(self, stats: EngineStats) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -203,26 +222,37 @@ class ApiMetrics:
                 self._base[name] += read(last)
         self._epoch_stats = stats
 
-    def _api_families(self) -> Iterator[Metric]:
+    def _api_families(self, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         labels = ["model_name", "api_server"]
-        values = [self._model_name, self._api_server]
+        told = [([self._model_name, str(counts.api_server)], counts) for counts in processes]
         success = CounterMetricFamily(
             "sixfold_request_success", "choices by the reason of their end", labels=[*labels, "finished_reason"]
         )
-        for reason in ("stop", "length", "abort", "timeout", "error"):
-            success.add_metric([*values, reason], self.finished.get(reason, 0))
+        for values, counts in told:
+            for reason in ("stop", "length", "abort", "timeout", "error"):
+                success.add_metric([*values, reason], counts.finished.get(reason, 0))
         yield success
         refused = CounterMetricFamily("sixfold_http_errors", "calls answered with an error", labels=[*labels, "status"])
-        for status, count in sorted(self.refused.items()):
-            refused.add_metric([*values, str(status)], count)
+        for values, counts in told:
+            for status, count in sorted(counts.refused.items()):
+                refused.add_metric([*values, str(status)], count)
         yield refused
         cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
-        cut.add_metric(values, self.streams_cut)
+        for values, counts in told:
+            cut.add_metric(values, counts.streams_cut)
         yield cut
-        for name, (text, _) in HISTOGRAMS.items():
+        for name, (text, bounds) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
-            buckets, total = self.histograms[name].buckets()
-            family.add_metric(values, buckets, total)
+            for values, counts in told:
+                per_bucket, total = counts.histograms[name]
+                family.add_metric(values, _buckets(bounds, per_bucket), total)
             yield family
+
+
+class _Families:
+    """What a registry wants to collect from."""
+
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = collect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import stat
@@ -169,6 +170,32 @@ def test_several_processes_share_it(tmp_path: Path, clock: Clock, file: StoreFil
     assert [link.id for link in file.chain("", "b", **ALL)] == ["a", "b"]
     assert other.size() == file.size()
     other.close()
+
+
+def test_nothing_is_mapped_that_somebody_could_cut_short(tmp_path: Path, clock: Clock, file: StoreFile) -> None:
+    """A file that is mapped and then truncated ends whoever reads it by SIGBUS, each process that is started again too.
+    The store, and whatever lies beside it, may be cut short: that is an error, or answers that are gone."""
+    other = StoreFile(tmp_path / "r.sqlite", max_bytes=100 * ENTRY_BYTES, ttl_s=60.0, clock=clock)
+    file.put("", answer("a"))
+    other.get("", "a")
+    assert not any("r.sqlite" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    for found in tmp_path.iterdir():
+        os.truncate(found, 0)
+    for one in (file, other):
+        with contextlib.suppress(sqlite3.Error):
+            one.get("", "a")
+        one.close()
+    other.put("", answer("b"))
+    assert file.get("", "b") == answer("b")
+
+
+def test_a_file_with_a_write_ahead_log_is_taken_over(tmp_path: Path, clock: Clock, file: StoreFile) -> None:
+    file.put("", answer("a"))
+    file.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "r.sqlite")) as earlier:
+        earlier.execute("PRAGMA journal_mode = WAL")
+    assert file.get("", "a") == answer("a")
+    assert [found.name for found in tmp_path.iterdir() if found.name.endswith(("-wal", "-shm"))] == []
 
 
 def test_a_restart_finds_it(tmp_path: Path, clock: Clock, file: StoreFile) -> None:

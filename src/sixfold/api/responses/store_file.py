@@ -269,7 +269,9 @@ def _prepare(db: sqlite3.Connection) -> None:
             raise
     if _layout(db) != LAYOUT:
         raise sqlite3.DatabaseError("the file is of another version, or of something else")
-    db.execute("PRAGMA journal_mode = WAL")  # readers and the one writer do not wait for each other
+    # With WAL, processes would share a mapped file (`-shm`), and whoever cuts it short ends them all by SIGBUS. Here
+    # nothing is mapped: readers and the writer wait for each other, for less than BUSY_S.
+    db.execute("PRAGMA journal_mode = TRUNCATE")
 
 
 def _layout(db: sqlite3.Connection) -> int:
