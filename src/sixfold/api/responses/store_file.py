@@ -252,7 +252,6 @@ def _prepare(db: sqlite3.Connection) -> None:
     """
     db.execute("PRAGMA synchronous = NORMAL")  # a power cut may take the latest answers, and nothing else
     db.execute("PRAGMA secure_delete = ON")  # what was deleted is gone from the file too
-    db.execute(f"PRAGMA journal_size_limit = {4 << 20}")
     if _layout(db) == 0:
         db.execute("BEGIN EXCLUSIVE")
         try:
