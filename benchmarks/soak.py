@@ -7,9 +7,10 @@ embeddings, stored and continued responses. Some leave amid an answer, some read
 make every mistake that has a status of its own; some abort what others wait for. Every few seconds memory, descriptors
 and threads of each process are written down.
 
-Prints Markdown: per process the medians of the middle and of the last third (the first one is warm-up), and their
-trend. Exit status 1 where memory of a process grew by more than 2 % and 2 MiB, or descriptors or threads are more after
-the run than before it, or blocks are not all free or cached at the end, or a status came that no such call may have.
+Prints Markdown: per process the medians of the middle and of the last third (the first one is warm-up), and the trend
+of the last. Exit status 1 where memory of a process grew by more than 2 % and 2 MiB, or descriptors or threads are more
+after the run than before it, or blocks are not all free or cached at the end, or a status came that no such call may
+have.
 
 The load is niced: it stands for other machines.
 """
@@ -357,14 +358,14 @@ def blocks(url: str) -> dict[str, float]:
 
 
 def judged(samples: list[tuple[float, dict[str, dict[str, float]]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Process -> figure -> medians of the middle and last third, and the slope of both together per hour."""
+    """Process -> figure -> medians of the middle and last third, and the slope of the last one, per hour."""
     third = len(samples) // 3
     verdicts: dict[str, dict[str, dict[str, float]]] = {}
     for title in samples[-1][1]:
         for figure in ("rss", "anonymous", "descriptors", "threads"):
             points = [(at_s, sample[title][figure]) for at_s, sample in samples[third:] if title in sample]
             middle, last = points[: len(points) // 2], points[len(points) // 2 :]
-            slope = statistics.linear_regression([at_s for at_s, _ in points], [value for _, value in points]).slope
+            slope = statistics.linear_regression(*zip(*last, strict=True)).slope
             verdicts.setdefault(title, {})[figure] = {
                 "middle": round(statistics.median(value for _, value in middle), 1),
                 "last": round(statistics.median(value for _, value in last), 1),
