@@ -36,5 +36,7 @@ class ApiCounts(msgspec.Struct, frozen=True, kw_only=True, tag="api_counts"):
     refused: dict[int, int]
     """Status -> calls."""
     streams_cut: int
+    engine: dict[str, int]
+    """Counter of the engine -> its sum over all engines of which the process has heard."""
     histograms: dict[str, tuple[list[int], float]]
     """Name -> counts per bucket, the last one without an upper bound; sum of all values."""

@@ -168,6 +168,7 @@ class ApiMetrics:
             finished=self.finished,
             refused=self.refused,
             streams_cut=self.streams_cut,
+            engine=self._engine_totals(self._stats()),
             histograms={name: histogram.counts() for name, histogram in self.histograms.items()},
         )
 
@@ -185,15 +186,15 @@ class ApiMetrics:
 
     def collect(self, others: Sequence[ApiCounts] = ()) -> Iterator[Metric]:
         """All families (the registry's interface)."""
-        yield from self._engine_families(self._stats())
-        yield from self._api_families(sorted((self.counts(), *others), key=lambda counts: counts.api_server))
+        processes = sorted((self.counts(), *others), key=lambda counts: counts.api_server)
+        yield from self._engine_families(self._stats(), processes)
+        yield from self._api_families(processes)
 
-    def _engine_families(self, stats: EngineStats) -> Iterator[Metric]:
+    def _engine_families(self, stats: EngineStats, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ["model_name"]
         values = [self._model_name]
-        self._take_epoch(stats)
         for name, (text, read) in GAUGES.items():
             gauge = GaugeMetricFamily(f"sixfold_{name}", text, labels=labels)
             gauge.add_metric(values, read(stats))
@@ -203,9 +204,10 @@ class ApiMetrics:
         for state, count in (("free", stats.blocks_free), ("cached", stats.blocks_cached), ("held", held)):
             blocks.add_metric([*values, state], count)
         yield blocks
-        for name, (text, read_count) in COUNTERS.items():
+        for name, (text, _) in COUNTERS.items():
             counter = CounterMetricFamily(f"sixfold_{name}", text, labels=labels)
-            counter.add_metric(values, self._base[name] + read_count(stats))
+            # A process that was started again has heard of fewer engines than the others.
+            counter.add_metric(values, max(counts.engine[name] for counts in processes))
             yield counter
         restarts = CounterMetricFamily(
             "sixfold_process_restarts", "processes that were started again", labels=[*labels, "role"]
@@ -214,13 +216,14 @@ class ApiMetrics:
             restarts.add_metric([*values, role], count)
         yield restarts
 
-    def _take_epoch(self, stats: EngineStats) -> None:
-        """Keep counters rising over a restart of the engine."""
+    def _engine_totals(self, stats: EngineStats) -> dict[str, int]:
+        """The counters, which go on rising over a restart of the engine."""
         last = self._epoch_stats
         if stats.engine_epoch != last.engine_epoch:
             for name, (_, read) in COUNTERS.items():
                 self._base[name] += read(last)
         self._epoch_stats = stats
+        return {name: self._base[name] + read(stats) for name, (_, read) in COUNTERS.items()}
 
     def _api_families(self, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
