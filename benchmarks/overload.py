@@ -12,9 +12,9 @@ better of both is the peak. Then twenty times as many, with a deadline each. Pri
     memory_mib            resident memory by process: ready, after the peak, and at quarters of the overload
     growth                the largest sum of the overload's second half by that of its first, minus 1
 
-Load and probe are processes of their own. The load is niced: it stands for other machines, and must not take the
-server's cores. The probe is not, asks at a steady rate whatever the answers are, and takes a new connection for each
-question. A refused client comes again after what `retry-after-ms` says.
+Load and probe are processes of their own. The load runs only on what the server leaves (SCHED_IDLE): it stands for
+other machines, and must not take the server's cores. The probe asks at a steady rate whatever the answers are, and
+takes a new connection for each question. A refused client comes again after what `retry-after-ms` says.
 
 KV memory is reserved at the start and touched when a block is used for the first time. The pool is small here
 (`--num-kv-blocks`), so that every block has been used before the overload begins, and what still grows shows.
@@ -41,7 +41,6 @@ from serving import Server, rollup, served, wait_ready
 
 OVERLOAD = 20
 PROBE_PERIOD_S = 0.05
-NICE = 10
 SAMPLE_S = 1.0
 Address = tuple[str, int]
 
@@ -115,7 +114,7 @@ async def client(name: str, address: Address, options: argparse.Namespace, end_s
 
 
 async def load(n_clients: int, address: Address, options: argparse.Namespace, seconds: float) -> Tally:
-    os.nice(NICE)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     tally = Tally()
     end_s = time.monotonic() + seconds
     # They do not all come at the same moment.

@@ -20,6 +20,7 @@ from sixfold.api.open_requests import OpenRequests
 from sixfold.api.peers import A, Peers, Question
 from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
+from sixfold.api.returning import Returning
 from sixfold.api.tallies import Tallies
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
@@ -116,6 +117,7 @@ class ApiContext:
         self.generations: set[Any] = set()
         self.open_requests = OpenRequests()
         self._preparing = 0
+        self._returning = Returning(config.api_server_count)
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self.keys: KeyRing | None = None
@@ -198,13 +200,15 @@ class ApiContext:
         n_open = self.in_flight + self.client.n_open_elsewhere
         if n_open + n_choices > limit:
             raise Overloaded(
-                f"{n_open} of at most {limit} choices are in flight", code="queue_full", retry_after_s=self.retry_s
+                f"{n_open} of at most {limit} choices are in flight",
+                code="queue_full",
+                retry_after_s=self._comes_again_s(),
             )
         if stats.queued_tokens and stats.queued_tokens + n_tokens > self.client.max_queued_tokens:
             raise Overloaded(
                 f"the queue is full: at most {self.client.max_queued_tokens} prompt tokens wait",
                 code="queue_full",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
 
     def check_wait(self, deadline_s: float | None) -> None:
@@ -217,20 +221,19 @@ class ApiContext:
             raise Overloaded(
                 f"the queue is about {wait_s:.1f} s long, which is more than the request's deadline leaves",
                 code="deadline_unreachable",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
         longest = self.client.max_queue_wait_s
         if longest and wait_s > longest:
             raise Overloaded(
                 f"the queue is about {wait_s:.1f} s long; at most {longest:g} s are allowed",
                 code="queue_too_slow",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
 
-    @property
-    def retry_s(self) -> float:
-        """When a place in the queue will be free, as the engine measures it."""
-        return min(max(self.client.stats.place_s, 1.0), 30.0)
+    def _comes_again_s(self) -> float:
+        """What a caller is told whom the queue has no place for."""
+        return self._returning.wait_s(self.client.stats.place_s)
 
     def check_scored(self, n_entries: int) -> None:
         """Raises: Overloaded: with those in flight, so many take too much memory for now."""
