@@ -32,7 +32,9 @@ from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
 from sixfold.observability.meter import now
+from sixfold.observability.requests import stage
 from sixfold.observability.sites import API_TOKENIZE
+from sixfold.observability.timeline import State
 from sixfold.sampling_params import SamplingParams
 
 __all__ = ["create_completion"]
@@ -125,6 +127,7 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
     """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
+        stage(State.TOKENIZE)
         for text in texts if not any_length else ():
             context.prompt_length.check([text], "prompt")
         started_ns = now()

@@ -18,12 +18,14 @@ from typing import Protocol
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_fault
 from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
 from sixfold.observability.meter import now
 from sixfold.observability.sites import API_SOCKET
+from sixfold.observability.timeline import State
 
 __all__ = ["DONE", "Renderer", "event", "stream"]
 
@@ -111,10 +113,10 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
     except Exception as error:
         generation.close()
         if not isinstance(error, SixfoldError):
-            logger.exception("request %s failed while streaming", call.request_id)
+            logger.exception("request %(request_id)s failed while streaming", {"request_id": call.request_id})
         status, body = describe(error, call.request_id)
         call.context.metrics.count_refusal(status, body.code or body.type)
-        call.log_fault(error)
+        log_fault(call, error)
         return renderer.fault(status, body, call.request_id) + renderer.done
     finally:
         outlet.close()
@@ -165,6 +167,7 @@ class _Outlet:
         """
         if not self._kept:
             return
+        call.enter(State.SOCKET)
         loop = asyncio.get_running_loop()
         meter, started_ns = call.context.meter, now()
         meter.enter(API_SOCKET, started_ns)

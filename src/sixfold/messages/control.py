@@ -75,6 +75,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     blocks_cached: int = 0
     """Unreferenced but retained for reuse. free + cached + held = total."""
     steps: int = 0
+    blocks_adopted: int = 0
+    """Cached blocks that this engine took over from the one before."""
+    blocks_rejected: int = 0
+    """Of those that it found, the ones that it did not believe."""
     preemptions: int = 0
     prompt_tokens: int = 0
     """Prompt tokens of admitted requests."""

@@ -61,6 +61,11 @@ COUNTERS: dict[str, tuple[str, Callable[[EngineStats], int]]] = {
     "wasted_rows": ("rows that were computed and dropped", lambda s: s.wasted_rows),
     "prompt_tokens": ("prompt tokens of admitted requests", lambda s: s.prompt_tokens),
     "prefix_cache_hits": ("prompt tokens found in the prefix cache", lambda s: s.cached_tokens),
+    "kv_blocks_adopted": ("cached blocks that a restarted engine took over", lambda s: s.blocks_adopted),
+    "kv_blocks_rejected": (
+        "cached blocks that a restarted engine found and did not believe",
+        lambda s: s.blocks_rejected,
+    ),
     "generation_tokens": ("tokens drawn and kept", lambda s: s.generated_tokens),
     "prefilled_tokens": ("prompt tokens computed, also again after a preemption", lambda s: s.prefilled_tokens),
     "decode_rows": ("rows of one token that follow a prompt", lambda s: s.decode_rows),

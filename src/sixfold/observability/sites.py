@@ -1,4 +1,5 @@
-"""Every place of the server where time goes, once: the work of a step and of an answer, and the waits between them.
+"""Every place of the server where time goes, once: the work of a step and of an answer, and the waits between them
+(those that no hot path has to know are in `waits.py`).
 
 A site's index in `SITES` is its id, a plain integer that the hot paths keep as a constant. Every site says what kind of
 time it is, and a wait says why it is there:
@@ -12,16 +13,21 @@ time it is, and a wait says why it is there:
 
 from __future__ import annotations
 
-import enum
 import hashlib
-from typing import NamedTuple
+
+from sixfold.observability.site import Kind, Site
+from sixfold.observability.waits import WAITS
 
 __all__ = [
+    "API_ASIDE",
+    "API_BODY",
     "API_DELIVER",
     "API_DETOKENIZE",
+    "API_ENGINE",
     "API_PARSE",
     "API_RECEIVE",
     "API_RENDER",
+    "API_RESTART",
     "API_ROUTE",
     "API_SOCKET",
     "API_TEMPLATE",
@@ -30,14 +36,21 @@ __all__ = [
     "API_VERDICT",
     "API_WRITE",
     "DIGEST",
+    "ENGINE_BLOCKS",
+    "ENGINE_BUDGET",
     "ENGINE_COMMIT",
     "ENGINE_DELIVER",
+    "ENGINE_FENCE",
     "ENGINE_FRAME",
     "ENGINE_HANDOVER",
     "ENGINE_INBOX",
+    "ENGINE_PREEMPTING",
     "ENGINE_RECEIVE",
     "ENGINE_RESULT",
     "ENGINE_SCHEDULE",
+    "ENGINE_SLOTS",
+    "ENGINE_STEP",
+    "ENGINE_TURN",
     "SITES",
     "WORKER_ATTENTION",
     "WORKER_DOWN",
@@ -55,43 +68,6 @@ __all__ = [
     "Kind",
     "Site",
 ]
-
-
-class Kind(enum.Enum):
-    """See the module's docstring."""
-
-    WORK = "work"
-    INVARIANT = "invariant"
-    OVERLAPPABLE = "overlappable"
-    SHRINKABLE = "shrinkable"
-    IDLE = "idle"
-
-
-class Site(NamedTuple):
-    """One place where time goes."""
-
-    name: str
-    """`component.what`, in lower case."""
-    kind: Kind
-    where: str
-    """`file: function`, below src/sixfold/."""
-    what: str
-    """What it is, in a few words."""
-    protects: str = ""
-    """INVARIANT: the property that would not hold without the wait."""
-    test: str = ""
-    """INVARIANT: `file::test` below tests/ that fails without the wait."""
-    meanwhile: str = ""
-    """OVERLAPPABLE: what runs, or could run, at the same time."""
-    lever: str = ""
-    """SHRINKABLE: what makes it shorter."""
-
-    part_of: str = ""
-    """Name of the site whose time this one is a part of. Parts are totals alone: their intervals are not kept."""
-
-    @property
-    def component(self) -> str:
-        return self.name.partition(".")[0]
 
 
 _sites: list[Site] = []
@@ -153,7 +129,13 @@ API_TEMPLATE = _work("api.template", "api/conversation.py: _prepare", "rendering
 API_TOKENIZE = _work("api.tokenize", "api/conversation.py: _prepare", "turning a prompt into tokens")
 
 ENGINE_INBOX = _site(
-    Site("engine.inbox", Kind.IDLE, "engine/engine_process.py: _wait", "no step is outstanding: waiting for requests")
+    Site(
+        "engine.inbox",
+        Kind.IDLE,
+        "engine/engine_process.py: _wait",
+        "no step is outstanding: waiting for requests",
+        bound="0.25 s (engine_process.IDLE_WAIT_S)",
+    )
 )
 ENGINE_RESULT = _site(
     Site(
@@ -162,6 +144,7 @@ ENGINE_RESULT = _site(
         "engine/engine_process.py: _wait",
         "waiting for the oldest outstanding step",
         meanwhile="the next step is planned and sent already; messages are read as they come",
+        bound="a step; a worker that hangs is ended after --hang-timeout-s",
     )
 )
 WORKER_STEP = _site(
@@ -171,6 +154,7 @@ WORKER_STEP = _site(
         "engine/worker_process.py: serve_engine",
         "waiting for a step",
         lever="steps outstanding: the next step is sent before this one ends",
+        bound="the next request",
     )
 )
 API_THREAD = _site(
@@ -180,6 +164,7 @@ API_THREAD = _site(
         "api/context.py: _run",
         "a prompt waits for one of the threads that render and tokenize",
         meanwhile="the event loop serves every other call",
+        bound="the texts before it; at most 256 calls are being prepared (context.MAX_PREPARING)",
     )
 )
 API_VERDICT = _site(
@@ -189,6 +174,7 @@ API_VERDICT = _site(
         "engine/client.py: submit",
         "waiting for the engine to queue or refuse a request",
         lever="the length of a turn of the engine's loop",
+        bound="a turn of the engine's loop; --hang-timeout-s",
     )
 )
 API_SOCKET = _site(
@@ -198,12 +184,27 @@ API_SOCKET = _site(
         "api/stream.py: drain",
         "the answer is complete, and its client still reads",
         protects="memory for what a client has not read is bounded",
+        bound="--stream-unread-s",
         test="contract/api/test_http.py::test_a_slow_reader_is_cut_off",
     )
 )
 
-SITES: tuple[Site, ...] = tuple(_sites)
+SITES: tuple[Site, ...] = (*_sites, *WAITS)
 """A site's id is its index."""
+
+_ids = {site.name: index for index, site in enumerate(SITES)}
+
+API_ENGINE = _ids["api.engine"]
+API_BODY = _ids["api.body"]
+API_ASIDE = _ids["api.aside"]
+API_RESTART = _ids["api.restart"]
+ENGINE_STEP = _ids["engine.step"]
+ENGINE_SLOTS = _ids["engine.slots"]
+ENGINE_BLOCKS = _ids["engine.blocks"]
+ENGINE_BUDGET = _ids["engine.budget"]
+ENGINE_TURN = _ids["engine.turn"]
+ENGINE_PREEMPTING = _ids["engine.preempting"]
+ENGINE_FENCE = _ids["engine.fence"]
 
 DIGEST = int.from_bytes(hashlib.sha256(" ".join(site.name for site in SITES).encode()).digest()[:8], "little")
 """Tells meters of another build apart."""
