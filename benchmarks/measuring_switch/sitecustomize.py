@@ -27,8 +27,14 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+def _enter(self: Any, site: int, start_ns: int, *more: Any) -> None:
+    """Enters while measuring is on."""
+    if start_ns:
+        _ON["enter"](self, site, start_ns, *more)
+
+
 def _leave(self: Any, site: int, start_ns: int, *more: Any, **named: Any) -> None:
-    """Leaves what was entered while measuring was on."""
+    """Leaves what was entered: the switch may come between a wait's clock and either of the two."""
     if start_ns:
         _ON["leave"](self, site, start_ns, *more, **named)
 
@@ -37,16 +43,14 @@ def _started(self: Any, started_s: float) -> None:
     self.started_s = started_s
 
 
-_OFF = {"add": _nothing, "tally": _nothing, "enter": _nothing, "leave": _leave}
+_OFF = {"add": _nothing, "tally": _nothing}
 _TIMING_OFF = {"accepted": _nothing, "started": _started, "step": _nothing, "end": _nothing}
 
 
 def _switch(number: int, _: FrameType | None) -> None:
     on = number == signal.SIGRTMIN + 1
-    for name, function in (_ON if on else _OFF).items():
-        setattr(Meter, name, function)
-    if on:
-        Meter.leave = _leave  # type: ignore[method-assign,assignment]
+    for name in _OFF:
+        setattr(Meter, name, (_ON if on else _OFF)[name])
     for name, function in (_TIMING_ON if on else _TIMING_OFF).items():
         setattr(Timing, name, function)
     before, after = (int, _now) if on else (_now, int)  # int() is 0, and takes no time
@@ -59,6 +63,8 @@ def _switch(number: int, _: FrameType | None) -> None:
         elif hasattr(worker._backend, "_program"):
             worker._backend._program.count_times(None)
 
+
+Meter.enter, Meter.leave = _enter, _leave  # type: ignore[method-assign,assignment]
 
 _found: list[Any] = []
 
