@@ -39,13 +39,24 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most; the pairs that there are then count")
     parser.add_argument("--steps", type=int, default=60, help="of a window")
     parser.add_argument("--json", default="", help="write the figures to this file")
     args = parser.parse_args()
     switch = Path(__file__).resolve().parent / "measuring_switch"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(switch), os.environ.get("PYTHONPATH"))))
     with served(args.model, "--max-num-seqs", str(args.streams)) as server:
-        pairs = asyncio.run(_measure(server, args.model, args.streams, args.pairs, args.steps))
+        pairs: list[dict[str, Any]] = []
+        try:
+            asyncio.run(
+                asyncio.wait_for(
+                    _measure(server, args.model, args.streams, args.pairs, args.steps, pairs), args.seconds
+                )
+            )
+        except TimeoutError:
+            if len(pairs) < 2:
+                sys.exit(f"not two pairs within {args.seconds:.0f} s")
+        del pairs[args.pairs :]
     print(header())
     rows = []
     for role in (*ROLES, "all"):
@@ -68,11 +79,12 @@ def _half_interval(values: list[float]) -> float:
     return 2.04 * statistics.stdev(values) / math.sqrt(len(values))
 
 
-async def _measure(server: Server, model: str, n_streams: int, n_pairs: int, n_steps: int) -> list[dict[str, Any]]:
+async def _measure(
+    server: Server, model: str, n_streams: int, n_pairs: int, n_steps: int, pairs: list[dict[str, Any]]
+) -> None:
     await _until_ready(server, model)
     pids = _pids(server)
     counts = Progress.open(_run_dir(pids)).counts
-    pairs: list[dict[str, Any]] = []
     while len(pairs) < n_pairs:
         n_tokens = (4 * ROUNDS + 2) * (n_steps + SETTLING_STEPS) + 3 * n_streams
         async with asyncio.TaskGroup() as streams:
@@ -92,7 +104,6 @@ async def _measure(server: Server, model: str, n_streams: int, n_pairs: int, n_s
                 for kind in ("on", "off", "off", "on"):
                     windows.append((kind, await _window(kind, n_steps, server, pids, counts)))
                 pairs += [dict(windows[:2]), dict(windows[2:])]
-    return pairs[:n_pairs]
 
 
 async def _until_ready(server: Server, model: str) -> None:
