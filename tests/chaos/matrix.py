@@ -12,6 +12,7 @@ import argparse
 import collections
 import functools
 import json
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -97,11 +98,14 @@ def try_cell(cell: Cell) -> Observation:
                 seen.exit = site.wait_end()
             if seen.exit is None:
                 _check_serves(site, seen)
-        except (TimeoutError, AssertionError, RuntimeError) as fault:
+        except (TimeoutError, AssertionError, RuntimeError, subprocess.TimeoutExpired) as fault:
             seen.faults.append(f"{type(fault).__name__}: {fault}")
         if "Traceback" in site.server.output and cell.fault != "memory":
             seen.faults.append("a traceback")
-        site.server.stop()
+        try:
+            site.server.stop()
+        except subprocess.TimeoutExpired:
+            seen.faults.append("it does not end")
         if left := site.leftovers():
             seen.faults.append(f"left: {left}")
         if seen.faults:
