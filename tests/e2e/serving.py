@@ -42,10 +42,11 @@ class Server:
     Args:
         arguments: of `sixfold serve`.
         run_root: where its run directory is made; default: as the environment says.
+        port: 0 is any free one.
     """
 
-    def __init__(self, *arguments: str, run_root: Path | None = None) -> None:
-        self._arguments = arguments
+    def __init__(self, *arguments: str, run_root: Path | None = None, port: int = 0) -> None:
+        self._arguments = (*arguments, "--port", str(port))
         self._run_root = run_root
         self.output = ""
 
@@ -60,7 +61,7 @@ class Server:
         """Start, and wait for nothing."""
         more = {"PYTHONUNBUFFERED": "1"} | ({"XDG_RUNTIME_DIR": str(self._run_root)} if self._run_root else {})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sixfold", "serve", *self._arguments, "--port", "0"],
+            [sys.executable, "-m", "sixfold", "serve", *self._arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

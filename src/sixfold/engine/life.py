@@ -18,6 +18,7 @@ import setproctitle
 __all__ = [
     "CHATS",
     "EXIT_NO_MEMORY",
+    "EXIT_RESTART",
     "EXIT_SUPERVISOR_GONE",
     "EXIT_WORKER_GONE",
     "become_child",
@@ -30,6 +31,8 @@ EXIT_WORKER_GONE = 8
 
 EXIT_SUPERVISOR_GONE = 9
 
+EXIT_RESTART = 10
+"""Of an engine that was asked to make room for the next one, and has."""
 EXIT_NO_MEMORY = 11
 """Of a process that could not get memory."""
 

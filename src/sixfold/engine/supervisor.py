@@ -5,12 +5,14 @@ find the new one at the same socket (docs/reliability.md). One that dies before 
 and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
 supervisor: the first one stops everything within two seconds, the second one kills. SIGTERM drains
 before that: what is in flight may finish, and whatever dies or hangs meanwhile is started again as at any other time.
+SIGUSR1 replaces the engine, and streams go on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import select
@@ -29,7 +31,7 @@ import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
 from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
-from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
+from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.run_directory import run_directory
@@ -37,15 +39,20 @@ from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
 from sixfold.errors import ConfigError
+from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
 __all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
 STOP_S = 2.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
+STOP_WANTED, ENGINE_WANTED = b"s", b"r"
+"""What a signal handler writes into the pipe that wakes the loop."""
 _BACKLOG = 2048
 _LOOK_S = 0.25
 """Between two looks of the watchdog."""
@@ -77,8 +84,9 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
     """
     config = resolve(config)
+    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in cautions(config):
-        print(f"sixfold: {caution}", file=sys.stderr)
+        logger.warning("%s", caution)
     setproctitle.setproctitle("sixfold: supervisor")
     with run_directory() as run_dir, _http_socket(config) as http:
         return _Supervisor(config, run_dir, http, work).run()
@@ -140,12 +148,15 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
+        """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
         self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_wish)
         self._poll.register(self._wake_read, select.POLLIN)
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
@@ -157,7 +168,12 @@ class _Supervisor:
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)
         with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"s")
+            os.write(self._wake_write, STOP_WANTED)
+
+    def _on_wish(self, _number: int, _frame: object) -> None:
+        """Somebody wants another engine."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, ENGINE_WANTED)
 
     # -- births ---------------------------------------------------------------------------------------------------
 
@@ -168,9 +184,10 @@ class _Supervisor:
             os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
+        elif role == "engine":
+            self._spawn(role, "sixfold.engine.engine_process", self._listeners[role].fileno(), self._journal)
         else:
-            module = "sixfold.engine.engine_process" if role == "engine" else "sixfold.engine.worker_process"
-            self._spawn(role, module, self._listeners[role].fileno())
+            self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
@@ -188,7 +205,7 @@ class _Supervisor:
         """Wait for signals, deaths, hangs and the end of the work. Returns: the exit status."""
         while True:
             ready = [fd for fd, _ in self._poll.poll(self._wait_ms())]
-            if self._done in ready or (self._wake_read in ready and not self._drains_on()):
+            if self._done in ready or (self._wake_read in ready and not self._goes_on()):
                 return EXIT_OK
             for fd in ready:
                 if fd in self._unready:
@@ -203,6 +220,14 @@ class _Supervisor:
             if self._is_drained(now_s):
                 return EXIT_OK
             self._look(now_s)
+
+    def _replace_engine(self) -> None:
+        """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
+        new already."""
+        engine = self._children.get("engine")
+        if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
+            logger.warning("the engine is replaced, as SIGUSR1 asks")
+            engine.process.send_signal(signal.SIGUSR1)
 
     def _wait_ms(self) -> float | None:
         """Until there is something to do without an event; None: never."""
@@ -228,7 +253,9 @@ class _Supervisor:
         else:
             how = f"for {self._config.hang_timeout_s:g} s"
             self._stuck.add(child.role)
-        print(f"sixfold: {child.role} did nothing while it was waited for, {how}; ending it", file=sys.stderr)
+        logger.error(
+            "%(child)s did nothing while it was waited for, %(how)s; ending it", {"child": child.role, "how": how}
+        )
         child.process.kill()
 
     def _on_readiness(self, fd: int) -> None:
@@ -244,7 +271,7 @@ class _Supervisor:
             self._is_announced = True
             self._manager.ready(f"serving {self._config.model.served_model_name} on {self._url()}")
             if self._work is None:
-                _announce(self._config.model.served_model_name, self._url(), chats=self._chats)
+                _announce(self._config, self._url(), chats=self._chats)
             else:
                 self._done = self._begin(self._work)
                 self._poll.register(self._done, select.POLLIN)
@@ -258,31 +285,35 @@ class _Supervisor:
         os.close(child.pidfd)
         del self._children[child.role]
         self._watchdog.ended(_watched(child.role))
+        if status == EXIT_RESTART and child.role == "engine":
+            self._forget(child.role, status)
+            self._start(child.role)
+            return True
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
             cause += ": was the model's file cut short or its disk lost?"
+        facts = {"child": child.role, "cause": cause, "child_pid": child.process.pid}
         if not self._is_announced:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
         if self._drained_s is not None and child.role.startswith("api"):
             if status != 0:
-                print(f"sixfold: {child.role} ended unexpectedly ({cause}) before it had drained", file=sys.stderr)
+                logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
             return True
         counts = self._progress.counts
         work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
         pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
         if pause_s is None:
-            print(
-                f"sixfold: {child.role} ended unexpectedly ({cause}), again and again without any work done between; "
-                "stopping",
-                file=sys.stderr,
+            logger.error(
+                "%(child)s ended unexpectedly (%(cause)s), again and again without any work done between; stopping",
+                facts,
             )
             return False
         if child.role == "engine" and status == EXIT_WORKER_GONE:
             # Its worker's death has a line of its own, and has to be seen before the next engine starts.
             pause_s = max(pause_s, WORKER_DEATH_S)
         else:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); starting it again", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); starting it again", facts)
         self._forget(child.role, status)
         self._due[child.role] = time.monotonic() + pause_s
         return True
@@ -302,7 +333,7 @@ class _Supervisor:
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
             epoch += 1
-            faults += is_own and status != EXIT_WORKER_GONE
+            faults += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
         else:
             counts[Count.RESTARTS_WORKER] += 1
             for count in (Count.WORKER_LOADED, Count.WORKER_TURNS, Count.WORKER_SERVES):
@@ -331,18 +362,26 @@ class _Supervisor:
         scheme = "https" if self._config.api.tls_cert else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
+    def _goes_on(self) -> bool:
+        """Something was asked for by a signal. Returns whether the server goes on for now."""
+        asked = os.read(self._wake_read, select.PIPE_BUF)
+        if ENGINE_WANTED in asked:
+            self._replace_engine()
+        return STOP_WANTED not in asked or self._drains_on()
+
     def _drains_on(self) -> bool:
-        """A signal has come. Returns whether the server goes on for a while: the first SIGTERM asks for an orderly end,
-        in which new work is refused and what is in flight may finish."""
-        os.read(self._wake_read, 64)
+        """The first SIGTERM asks for an orderly end, in which new work is refused and what is in flight may finish.
+        Returns whether the server goes on until then."""
         if self._drained_s is not None:
-            print("sixfold: another signal; what is still in flight ends now", file=sys.stderr)
+            logger.warning("another signal; what is still in flight ends now")
             return False
         if self._signals[0] != signal.SIGTERM or not self._is_announced:
             return False
         timeout_s = self._config.api.drain_timeout_s
-        print(f"sixfold: SIGTERM: what is in flight may end within {timeout_s:g} s; another signal ends it now")
-        sys.stdout.flush()
+        logger.warning(
+            "SIGTERM: what is in flight may end within %(seconds)g s; another signal ends it now",
+            {"seconds": timeout_s},
+        )
         self._drained_s = time.monotonic() + timeout_s + STOP_S
         self._due = {role: due_s for role, due_s in self._due.items() if not role.startswith("api")}
         for child in self._children.values():
@@ -380,7 +419,7 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
+        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 
@@ -390,6 +429,10 @@ def _watched(role: str) -> str:
     return "worker" if role.startswith("worker") else role
 
 
-def _announce(model: str, url: str, *, chats: bool) -> None:
+def _announce(config: Config, url: str, *, chats: bool) -> None:
+    model = config.model.served_model_name
+    if config.api.log_format == "json":  # for a program, which reads one stream
+        READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
+        return
     line = curl_line(url, model, chats=chats)
     print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)
