@@ -283,7 +283,7 @@ _SUPERVISOR = (
     ),
     _invariant(
         "supervisor.drain",
-        "engine/supervisor.py: _drain",
+        "engine/supervisor.py: _is_drained",
         "the end of a server, for API processes that drain",
         protects="what is in flight at SIGTERM is answered",
         test="e2e/test_guarding.py::test_sigterm_drains",
