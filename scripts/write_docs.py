@@ -9,8 +9,11 @@ The tests run the check, so these pages cannot fall behind the code.
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -233,13 +236,23 @@ def waits_page() -> str:
         "Where several things happen at once, the state is the one that is later in this list: what the next token "
         "depends on.\n"
     ]
-    lines += [f"{number}. `{state.value}`" for number, state in enumerate(State, 1)]
+    lines += ["| state | what happens |", "|---|---|", *(f"| `{state}` | {said} |" for state, said in _states())]
     return "\n".join(lines) + "\n"
+
+
+def _states() -> Iterator[tuple[str, str]]:
+    """Each state, and the string below it in the source."""
+    [states] = ast.parse(inspect.getsource(State)).body
+    assert isinstance(states, ast.ClassDef)
+    for line, following in zip(states.body, [*states.body[1:], None], strict=True):
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+            said = following.value.value if isinstance(following, ast.Expr) else ""
+            yield line.value.value, " ".join(said.split())
 
 
 def _why(site: Site) -> str:
     if site.protects:
-        return f"{site.protects} (`{site.test}`)"
+        return f"{site.protects} (`tests/{site.test}`)"
     return (site.meanwhile and f"meanwhile: {site.meanwhile}") or (site.lever and f"lever: {site.lever}") or ""
 
 

@@ -27,7 +27,9 @@ class State(enum.StrEnum):
     GRAMMAR = "grammar"
     """A grammar is compiled to see that it can be."""
     TEMPLATE = "template"
+    """Its conversation is rendered."""
     TOKENIZE = "tokenize"
+    """Its text becomes tokens."""
     RESUME = "resume"
     """A thread is done, and the event loop has not seen it yet."""
     DELIVER = "deliver"
@@ -35,7 +37,7 @@ class State(enum.StrEnum):
     FINISH = "finish"
     """The document, or the last events, are made and written."""
     SOCKET = "socket"
-    """The client does not read what is there for it."""
+    """Its last bytes are written, as fast as its client reads."""
 
     # Tokens on their way back.
     TO_API = "to_api"
@@ -43,6 +45,7 @@ class State(enum.StrEnum):
     OUTBOX = "outbox"
     """Committed, and not sent yet: the next step is planned first."""
     COMMIT = "commit"
+    """The step's result is applied."""
     RESULT = "result"
     """From the worker's answer to its commit."""
 
