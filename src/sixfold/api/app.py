@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sixfold.api import admin
+from sixfold.api import admin, web
 from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
@@ -34,6 +34,7 @@ from sixfold.api.context import ApiContext
 from sixfold.api.debug import requests as debug_requests
 from sixfold.api.debug import traces as debug_traces
 from sixfold.api.debug import waits as debug_waits
+from sixfold.api.debug.live import health, live
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
@@ -76,6 +77,9 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
     ("GET", "/openapi.json", openapi),
+    ("GET", "/page/{name}", web.page_file),
+    ("GET", "/debug/live", live),
+    ("GET", "/debug/health", health),
     ("GET", "/debug/waits", debug_waits.waits),
     ("GET", "/debug/requests", debug_requests.requests),
     ("GET", "/debug/requests/{id}", debug_requests.request),
@@ -84,7 +88,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
-"""What answers without a key, where there are keys: probes, which say nothing about what is served."""
+"""What answers without a key, where there are keys: probes, which say nothing about what is served. Besides them, the
+files of the web page, and `/` to a browser, which gets the page."""
 
 ADMIN_PREFIX = "/debug/"
 """Of paths that show what others do."""
@@ -112,7 +117,7 @@ class App:
         self.context = context
         self._hosts = allowed_hosts(context.config)
         access = context.config.metrics_access
-        self._open_paths = OPEN_PATHS | {"/metrics"} if access == "open" else OPEN_PATHS
+        self._open_paths = OPEN_PATHS | web.PAGE_PATHS | ({"/metrics"} if access == "open" else frozenset())
         self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
         routes = [Route(path, _Endpoint(path, handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
@@ -122,6 +127,7 @@ class App:
             return
         call = Call(self.context, scope, receive, send)
         scope["sixfold.call"] = call
+        self.context.calls.add(call)
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
@@ -137,6 +143,7 @@ class App:
             logger.exception("request %(request_id)s failed", {"request_id": call.request_id})
             await self._fail(call, error)
         finally:
+            self.context.calls.discard(call)
             call.close()
             log_end(call)
             if self.context.spans is not None:
@@ -157,7 +164,7 @@ class App:
         same path, so there is no spelling that it takes and this does not see."""
         keys = self.context.keys
         path = call.scope["path"]
-        if keys is None or path in self._open_paths:
+        if keys is None or path in self._open_paths or (path == "/" and web.wants_page(call.header(b"accept"))):
             return
         call.caller = keys.caller(call.scope["headers"])
         if (path in self._admin_paths or path.startswith(ADMIN_PREFIX)) and not call.caller.is_admin:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, render_error, shape_of
+from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 from sixfold.observability.meter import now
@@ -334,7 +334,8 @@ class Call:
             headers.append((b"retry-after-ms", b"%d" % wait_ms))
         if answer.status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
-        self.context.metrics.count_refusal(answer.status)
+        body = describe(error, self.request_id)[1]
+        self.context.metrics.count_refusal(answer.status, body.code or body.type)
         log_fault(self, error)
         await self.respond(answer.status, answer.body, headers=headers)
 

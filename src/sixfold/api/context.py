@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sixfold import __version__
+from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.keys import KeyRing, load_keys
 from sixfold.api.open_requests import OpenRequests
@@ -91,6 +92,8 @@ class ApiContext:
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
         open_requests: the same by name.
+        calls: that are being answered.
+        live: whoever watches this process (`debug/live.py`).
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
@@ -126,6 +129,8 @@ class ApiContext:
         self.draining = False
         self.generations: set[Any] = set()
         self.open_requests = OpenRequests()
+        self.calls: set[Any] = set()
+        self.live = LiveFeed(self)
         self._preparing = 0
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
@@ -145,6 +150,11 @@ class ApiContext:
     def fingerprint(self) -> str:
         """Equal for builds that give equal tokens to equal requests."""
         return f"sixfold-{__version__}-{self.client.build.replace('/', '-')}"
+
+    @property
+    def n_preparing(self) -> int:
+        """Calls that hold the admission permit."""
+        return self._preparing
 
     @property
     def ignore_unknown(self) -> bool:

@@ -17,11 +17,12 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
+from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
-from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
+from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.observability.meter import now
 from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
@@ -173,6 +174,7 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        self._count_abort(error)
         self._error = error or ClientGone()
         self._fail(self._error)
         for handle in self._handles:
@@ -185,6 +187,8 @@ class Generation:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self.reasons())
+        if self._call is not None and self._context.live.is_watched:
+            self._context.live.add_ended(self._ending(self._call))
 
     @property
     def asked(self) -> GenerateRequest:
@@ -196,12 +200,61 @@ class Generation:
         """CLOCK_MONOTONIC; 0 before it."""
         return self._timing.first_token_s
 
+    def _count_abort(self, error: Exception | None) -> None:
+        """Who ends it, if not the engine."""
+        if (self._ended is not None and self._ended.done()) or all(processor.done for processor in self._processors):
+            return
+        cause = "shutdown" if isinstance(error, NotReady) else "request" if error is not None else "client_gone"
+        if self._call is not None and self._call.fault == "slow_reader":
+            cause = "slow_reader"
+        self._context.metrics.aborts[cause] += 1
+
+    def _ending(self, call: Call) -> EndedFrame:
+        usage = self.usage()
+        return EndedFrame(
+            id=self._names[-1],
+            label=self._names[0],
+            path=call.scope["path"],
+            uids=[f"{request.uid:x}" for request in self._requests],
+            reasons=self.reasons(),
+            prompt=usage.prompt_tokens,
+            output=usage.completion_tokens,
+            cached=usage.prompt_tokens_details.cached_tokens,
+            ms=(time.monotonic() - call.arrival_s) * 1e3,
+        )
+
+    @property
+    def call(self) -> Call | None:
+        """Whose it is, once it was started."""
+        return self._call
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The label of its call, then the ids in its answer."""
+        return self._names
+
+    @property
+    def uids(self) -> list[int]:
+        """Under which the engine knows its requests."""
+        return [request.uid for request in self._requests]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has all of it."""
+        return len(self._handles) == len(self._requests)
+
     def usage(self) -> TotalUsage:
         parts = [processor.usage for processor in self._processors]
         prompt = sum(part.prompt_tokens for part in parts)
         completion = sum(part.completion_tokens for part in parts)
         cached = sum(part.cached_tokens for part in parts)
         return TotalUsage(prompt, completion, prompt + completion, PromptDetails(cached))
+
+    def _note_start(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            if delta.started_s:
+                self._timing.started(delta.started_s)
+                return
 
     def reasons(self) -> list[str]:
         """Why each choice ended; `abort` of one that has not."""
@@ -230,6 +283,8 @@ class Generation:
                 if scored.prompt_logprobs is not None:
                     self.prompt_scores[prompt] = scored.prompt_logprobs
         started_ns = now() if self._delivery.splits else 0
+        if not self._timing.started_s:
+            self._note_start(deltas)
         out, finish_at = self._processors[prompt].push(deltas)
         if started_ns:
             self._delivery.detokenize_ns += now() - started_ns

@@ -134,6 +134,10 @@ class KeyRing:
             raise Unauthorized("no API key was sent; use the header Authorization: Bearer KEY", code="missing_api_key")
         return self._find(presented.strip())
 
+    def callers(self) -> list[Caller]:
+        """Whose keys these are."""
+        return [caller for _, caller in self._callers]
+
     def _find(self, presented: bytes) -> Caller:
         """Compares with all keys, each in constant time, whether it has found one or not."""
         digest = hashlib.sha256(presented[:MAX_KEY_BYTES]).digest()

@@ -115,7 +115,7 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
         if not isinstance(error, SixfoldError):
             logger.exception("request %(request_id)s failed while streaming", {"request_id": call.request_id})
         status, body = describe(error, call.request_id)
-        call.context.metrics.count_refusal(status)
+        call.context.metrics.count_refusal(status, body.code or body.type)
         log_fault(call, error)
         return renderer.fault(status, body, call.request_id) + renderer.done
     finally:

@@ -24,12 +24,15 @@ from sixfold.messages import (
     Abort,
     Admitted,
     EngineStats,
+    EngineView,
     FinishAt,
     GenerateRequest,
     OutputBatch,
     Rejected,
     TokenDelta,
+    Watch,
     Welcome,
+    WorkerFacts,
 )
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
@@ -181,6 +184,10 @@ class EngineClient:
         self._count_open, self._count_sent = Count.API_OPEN + api_server, Count.API_SENT + api_server
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
+        self.worker: WorkerFacts | None = None
+        """What the worker holds; known once connected."""
+        self._watch: tuple[Watch, Callable[[EngineView], None]] | None = None
+        """How often this process wants a view, and who takes it."""
         self.stats = EngineStats()
         self.recent_stats: deque[tuple[int, EngineStats]] = deque(maxlen=RECENT_STATS)
         self.batch = (0, 0)
@@ -258,7 +265,15 @@ class EngineClient:
         finally:
             meter.leave(API_RESTART, started_ns, now())
 
-    def _send(self, message: GenerateRequest | Abort | FinishAt) -> None:
+    def watch(self, period_ms: int, on_view: Callable[[EngineView], None]) -> None:
+        """Have `on_view` called with a view of the engine, at most every `period_ms` (at least 16), and of each
+        engine that follows; a later call replaces an earlier one. 0: no longer.
+        """
+        watch = Watch(period_ms)
+        self._watch = (watch, on_view) if period_ms else None
+        self._send(watch)
+
+    def _send(self, message: GenerateRequest | Abort | FinishAt | Watch) -> None:
         """To the engine, if there is one: the next one is told in another way (`_replay_all`)."""
         if self._link is not None and self.ready and self.dead is None:
             self._link.control.send(codecs.CONTROL, codecs.encode(message))
@@ -291,10 +306,13 @@ class EngineClient:
             self._lost_ns = 0
         self.build = f"{self._executor}/{welcome.worker.isa}"
         self.embedding_size = welcome.worker.hidden
+        self.worker = welcome.worker
         self._up.set()
         if self._faults < welcome.faults and self._faults >= 0:
             self._blame()
         self._faults = welcome.faults
+        if self._watch is not None:
+            self._send(self._watch[0])
         self._replay_all()
 
     def _blame(self) -> None:
@@ -344,6 +362,9 @@ class EngineClient:
             if not self._is_alone:
                 n_own = sum(len(handle._open) for handle in self._handles.values())
                 self.n_open_elsewhere = max(0, message.running + message.waiting - n_own)
+        elif isinstance(message, EngineView):
+            if self._watch is not None:
+                self._watch[1](message)
         elif isinstance(message, Admitted):
             handle = self._handles.get(message.uid)
             if handle is not None:

@@ -11,7 +11,7 @@ import socket
 import sys
 
 from sixfold.engine.launch import RunFiles, build_worker, read_run_files
-from sixfold.engine.life import become_child
+from sixfold.engine.life import become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
@@ -58,6 +58,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         epoch = _greet(listener, run, channels)
         worker.attach(epoch)
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
+        counts[Count.WORKER_SERVES] = epoch
         steps = channels["worker-steps"]
         is_prepared = False
         while True:
@@ -133,4 +134,4 @@ def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSock
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("worker 0", main))

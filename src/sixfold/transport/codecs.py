@@ -1,8 +1,8 @@
 """Which kinds of frames there are, and the typed decoder of each direction of each channel.
 
 channel         direction         body
-API control     API -> engine     Hello, GenerateRequest, Abort, FinishAt
-API control     engine -> API     Welcome, Admitted, Rejected, EngineStats
+API control     API -> engine     Hello, GenerateRequest, Abort, FinishAt, Watch
+API control     engine -> API     Welcome, Admitted, Rejected, EngineStats, EngineView
 API outputs     engine -> API     OutputBatch (after the API's Hello)
 worker control  worker -> engine  WorkerFacts (after the engine's Hello)
 worker steps    engine -> worker  StepArrays as bytes (after the engine's Hello)
@@ -20,11 +20,13 @@ from sixfold.messages import (
     Abort,
     Admitted,
     EngineStats,
+    EngineView,
     FinishAt,
     GenerateRequest,
     Hello,
     OutputBatch,
     Rejected,
+    Watch,
     Welcome,
     WorkerFacts,
 )
@@ -52,8 +54,8 @@ _T = TypeVar("_T")
 
 HELLO, CONTROL, OUTPUT, STEP, RESULT = 1, 2, 3, 4, 5
 
-ToEngine = GenerateRequest | Abort | FinishAt
-EngineToApi = Welcome | Admitted | Rejected | EngineStats
+ToEngine = GenerateRequest | Abort | FinishAt | Watch
+EngineToApi = Welcome | Admitted | Rejected | EngineStats | EngineView
 
 encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
