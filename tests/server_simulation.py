@@ -316,7 +316,11 @@ class ServerSimulation:
 def _call(label: str) -> Call:
     """Of a call what `Generation` needs: whose it is, and what it is called."""
     call: Any = SimpleNamespace(
-        request_id=label, tenant=ANYBODY.tenant, caller=ANYBODY, use_tokens=lambda n_tokens: None
+        request_id=label,
+        tenant=ANYBODY.tenant,
+        caller=ANYBODY,
+        use_tokens=lambda n_tokens: None,
+        leave_places=lambda: None,
     )
     return call
 

@@ -137,6 +137,17 @@ def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
     assert error["code"] == "draining" and error["message"]
 
 
+def test_an_embedding_that_is_not_in_time_is_504(tmp_path: Path) -> None:
+    script = tmp_path / "slow.json"
+    script.write_text('{"step_ms": 20}')
+    with Server("scripted", "--script", str(script), "--max-num-seqs", "2") as server:
+        texts = [f"{i} " * 50 for i in range(60)]
+        status, _, data = server.request("POST", "/v1/embeddings", {"input": texts, "timeout": 0.1})
+        assert status == 504 and b"deadline_exceeded" in data
+        server.wait_idle()
+        assert server.post("/v1/embeddings", {"input": "a", "timeout": 60})["data"]
+
+
 def test_a_useless_runtime_directory_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     for directory in ("/nonexistent", "/" + "x" * 120):
         monkeypatch.setenv("XDG_RUNTIME_DIR", directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -174,6 +175,26 @@ def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callabl
         assert not any(streams.faults)
         server.wait_idle()
         assert sum(v for k, v in server.metrics().items() if k.startswith("sixfold_engine_epoch")) == 3
+
+
+def test_a_poisonous_request_is_refused_by_all_processes(slow: Callable[..., Server]) -> None:
+    """Also by one that was not there when it crashed the engine."""
+    poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", -2], "max_tokens": 9}
+
+    def epoch(server: Server) -> float:
+        return sum(v for k, v in server.metrics().items() if k.startswith("sixfold_engine_epoch"))
+
+    with slow("--api-server-count", "4") as server:
+        assert server.request("POST", "/v1/completions", poison)[0] == 500
+        server.wait_idle()
+        assert epoch(server) == 3
+        for role in ("api 0", "api 1"):
+            kill(server, role)
+        for _ in range(24):  # connections of their own: whichever process takes them
+            with contextlib.suppress(ConnectionError):  # of one that was taken by a process that is just dying
+                status, _, data = server.request("POST", "/v1/completions", poison)
+                assert status == 500 and b'"poisoned"' in data
+        assert epoch(server) == 3
 
 
 def test_new_requests_wait_for_the_engine_and_probes_do_not(slow: Callable[..., Server]) -> None:

@@ -104,10 +104,13 @@ def build_app(
     metrics: ApiMetrics | None = None,
     delivery: Delivery | None = None,
     observatory: Observatory | None = None,
+    *,
+    run_dir: str | None = None,
+    api_server: int = 0,
 ) -> App:
-    """The application over an engine."""
+    """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, delivery, observatory))
+    return App(ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server))
 
 
 class App:

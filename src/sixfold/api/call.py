@@ -60,6 +60,13 @@ class Connection(Protocol):
         ...
 
 
+class Arrival(Protocol):
+    """The request as far as it is here. Fulfilled by uvicorn's cycle."""
+
+    more_body: bool
+    """Its end has not come yet."""
+
+
 class Counted(Protocol):
     """What answers a call, for the log."""
 
@@ -98,6 +105,7 @@ class Call:
     __slots__ = (
         "_body_left",
         "_counts",
+        "_n_places",
         "_n_reserved",
         "_send",
         "arrival_s",
@@ -124,6 +132,8 @@ class Call:
         self.caller = ANYBODY
         self._counts = False
         """Whether it counts as one of its key's running calls."""
+        self._n_places = 0
+        """Choices that have a place, and are not with the engine yet."""
         self._n_reserved = 0
         """Tokens taken from its key's allowance for which nothing has been computed yet."""
         self.connection: Connection = scope["sixfold.connection"]
@@ -164,8 +174,11 @@ class Call:
     # admission
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, *, generates: bool = True) -> Iterator[None]:
         """Hold the admission permit, and from then on count as one of the key's running calls.
+
+        Args:
+            generates: the call is nothing without the engine.
 
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
@@ -173,14 +186,15 @@ class Call:
         self.record = CallRecord(self.request_id, int(self.arrival_s * 1e9), path=self.scope["path"])
         self.record.enter(State.RECEIVE, self.record.start_ns)
         current.set(self.record)
-        with self.context.admitted():
+        with self.context.admitted(generates=generates):
             if self.caller.allowance is not None:
                 self.caller.allowance.begin()
                 self._counts = True
             yield
 
     def reserve(self, n_choices: int, deadline_s: float | None = None) -> None:
-        """Ask for room, before the prompt is rendered and tokenized: its length is estimated from the body's.
+        """Take places, before the prompt is rendered and tokenized: its length is estimated from the body's. They are
+        the call's until `leave_places`.
 
         Args:
             deadline_s: CLOCK_MONOTONIC, None for none.
@@ -196,6 +210,13 @@ class Call:
             self.caller.allowance.check_tokens(n_tokens)
             self.caller.allowance.take_tokens(n_tokens)
             self._n_reserved = n_tokens
+        self.context.in_flight += n_choices
+        self._n_places = n_choices
+
+    def leave_places(self) -> None:
+        """Whoever hands the call to the engine takes its own. Idempotent."""
+        self.context.in_flight -= self._n_places
+        self._n_places = 0
 
     def use_tokens(self, n_tokens: int) -> None:
         """So many were computed, of the prompt or of the answer: what was reserved counts first."""
@@ -206,6 +227,7 @@ class Call:
 
     def close(self) -> None:
         """The call is over: give back what it did not use. Call once."""
+        self.leave_places()
         if self._counts and self.caller.allowance is not None:
             self.caller.allowance.end()
             self.caller.allowance.take_tokens(-self._n_reserved)
@@ -315,6 +337,9 @@ class Call:
             *self._id_headers(),
             *headers,
         ]
+        if self._body_left:
+            arrival: Arrival = self.scope["sixfold.arrival"]
+            self._body_left = arrival.more_body  # what is here already, read or not, need not be waited for
         if self._body_left:
             head.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": head})

@@ -71,7 +71,7 @@ class EngineFace(Protocol):
 
     @property
     def n_open_elsewhere(self) -> int:
-        """Choices that other API processes had in the engine when it told last; 0 without others."""
+        """Choices that other API processes have in the engine; 0 without others."""
         ...
 
     @property

@@ -113,6 +113,7 @@ class Generation:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
         """
         self._context.check_takes_work()  # it did, before the prompt was tokenized
+        call.leave_places()
         self._context.check_room(self._n_choices)
         self._context.check_scored(self.n_scored)
         self._context.in_flight += self._n_choices

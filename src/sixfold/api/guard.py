@@ -164,6 +164,7 @@ class _Guarded(HttpToolsProtocol):
         self._head_bytes = None
         self._disarm()
         super().on_headers_complete()
+        self.scope["sixfold.arrival"] = self.cycle  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():

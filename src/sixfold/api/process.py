@@ -15,6 +15,7 @@ from sixfold.engine.client import RESTART_WAIT_S, EngineClient
 from sixfold.engine.launch import RunFiles, load_text, read_run_files
 from sixfold.engine.life import EXIT_NO_MEMORY, become_child, report_ready
 from sixfold.engine.progress import Count, Progress
+from sixfold.engine.replay import Poisoned
 from sixfold.errors import EngineDead, SixfoldError
 from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery
@@ -59,6 +60,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
         text,
         config_digest=run.digest,
         progress=progress,
+        poisoned=Poisoned.open(run_dir),
         api_server=index,
         delivery=delivery,
     )
@@ -88,6 +90,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
                     run.config.api,
                     [http],
                     api_server=index,
+                    run_dir=run_dir,
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,

@@ -40,6 +40,7 @@ async def serve(
     sockets: list[socket.socket],
     *,
     api_server: int = 0,
+    run_dir: str | None = None,
     restarts: Callable[[], Mapping[str, int]] | None = None,
     observatory: Observatory | None = None,
     delivery: Delivery | None = None,
@@ -52,6 +53,7 @@ async def serve(
     Args:
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
+        run_dir: where the server's API processes meet; None: this one is alone.
         restarts: for the metrics: role of a process -> how often one was started again.
         observatory: for what is asked about the whole server; None: nothing is.
         delivery: where the time of this process is counted.
@@ -63,6 +65,7 @@ async def serve(
         client,
         config,
         api_server=api_server,
+        run_dir=run_dir,
         restarts=restarts,
         delivery=delivery,
         observatory=observatory,
@@ -80,6 +83,7 @@ class ApiServer:
         config: ApiConfig,
         *,
         api_server: int = 0,
+        run_dir: str | None = None,
         restarts: Callable[[], Mapping[str, int]] | None = None,
         delivery: Delivery | None = None,
         processes: Processes | None = None,
@@ -95,7 +99,9 @@ class ApiServer:
             block_size=BLOCK_SIZE,
             **more,
         )
-        self.app: App = build_app(client, config, metrics, delivery, observatory)
+        self.app: App = build_app(
+            client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server
+        )
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -126,6 +132,7 @@ class ApiServer:
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
         self._server.on_turn = on_turn
         try:
+            await self.app.context.meet_peers()
             await self._server.serve(sockets)
         finally:
             self.app.context.close()

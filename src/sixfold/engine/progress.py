@@ -10,7 +10,7 @@ once; nobody waits for anybody.
                 while it greets the worker
     worker      whether its model is loaded, turns (steps begun and ended: odd inside a step), epoch of the engine that
                 it has greeted
-    api i       requests open, requests sent, turns of its loop (one a second at least)
+    api i       choices of open requests, requests sent, turns of its loop (one a second at least)
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Progress:
 
     @property
     def n_open(self) -> int:
-        """Requests that API processes wait for."""
+        """Choices that API processes wait for."""
         return sum(self.counts[Count.API_OPEN : Count.API_OPEN + MAX_API])
 
     @property

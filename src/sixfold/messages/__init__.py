@@ -6,6 +6,7 @@ Runs in: every process. Owns: nothing. May import: errors. Start reading at: req
 from sixfold.messages.control import WAIT_REASONS, Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
+from sixfold.messages.peers import AbortNamed, ApiCounts, CountsAsked, Found
 from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
 from sixfold.messages.step import (
     EMBED,
@@ -25,15 +26,19 @@ __all__ = [
     "SAMPLE",
     "WAIT_REASONS",
     "Abort",
+    "AbortNamed",
     "Admitted",
+    "ApiCounts",
     "BlockId",
     "ChoiceView",
+    "CountsAsked",
     "EngineEpoch",
     "EngineStats",
     "EngineView",
     "Finish",
     "FinishAt",
     "FinishReason",
+    "Found",
     "GenerateRequest",
     "Hello",
     "OutputBatch",

@@ -4,19 +4,19 @@ What there is stands in families.py. The hot path adds to plain integers (a hist
 two additions); families in the library's form are made only when somebody asks, and the library is loaded only then.
 Every counter of requests and tokens only ever rises: an engine that restarts begins at zero, so its last counts are
 added to a base. Series of an API process carry its number (label `api_server`), because several processes answer on one
-port and each knows only its own requests; the engine's series are the same from all of them. No label depends on a
-request.
+port and each knows only its own requests: whoever is asked asks the others. The engine's series are the same from all
+of them. No label depends on a request.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from sixfold.messages import EngineStats
+from sixfold.messages import ApiCounts, EngineStats
 from sixfold.observability.aliases import vllm_families
 from sixfold.observability.families import (
     ABORT_CAUSES,
@@ -49,13 +49,18 @@ class _Histogram:
         self._counts[bisect_left(self.bounds, value)] += times
         self._sum += value * times
 
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, and the sum of all values."""
-        total, out = 0, []
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            out.append((bound, float(total)))
-        return out, self._sum
+    def counts(self) -> tuple[list[int], float]:
+        """Per bucket, and the sum of all values."""
+        return self._counts, self._sum
+
+
+def _buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    """Cumulative counts by upper bound."""
+    total, out = 0, []
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        total += count
+        out.append((bound, float(total)))
+    return out
 
 
 class Timing:
@@ -159,18 +164,36 @@ class ApiMetrics:
         """
         self.refused[status, reason] = self.refused.get((status, reason), 0) + 1
 
-    def render(self) -> bytes:
-        """Prometheus' text format 0.0.4."""
+    def counts(self) -> ApiCounts:
+        """What this process has counted."""
+        return ApiCounts(
+            api_server=self.api_server,
+            finished=self.finished,
+            aborts=self.aborts,
+            refused=[(status, reason, count) for (status, reason), count in self.refused.items()],
+            streams_cut=self.streams_cut,
+            spans_dropped=self.spans_dropped(),
+            engine=self._engine_totals(self._stats()),
+            histograms={name: histogram.counts() for name, histogram in self.histograms.items()},
+        )
+
+    def render(self, others: Sequence[ApiCounts] = ()) -> bytes:
+        """Prometheus' text format 0.0.4.
+
+        Args:
+            others: of the server's other API processes.
+        """
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
+        registry.register(_Families(lambda: self.collect(others)))
         return generate_latest(registry)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self, others: Sequence[ApiCounts] = ()) -> Iterator[Metric]:
         """All families (the registry's interface)."""
         stats = self._stats()
-        families = list(chain(self._engine_families(stats), self._api_families()))
+        processes = sorted((self.counts(), *others), key=lambda counts: counts.api_server)
+        families = list(chain(self._engine_families(stats, processes), self._api_families(processes)))
         yield from families
         if self._processes is not None:
             labels = {"model_name": self._model_name}
@@ -178,12 +201,11 @@ class ApiMetrics:
         if self._aliases == "vllm":
             yield from vllm_families(families, block_size=self._block_size, num_blocks=stats.blocks_total)
 
-    def _engine_families(self, stats: EngineStats) -> Iterator[Metric]:
+    def _engine_families(self, stats: EngineStats, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ["model_name"]
         values = [self._model_name]
-        self._take_epoch(stats)
         for name, (text, read) in GAUGES.items():
             gauge = GaugeMetricFamily(f"sixfold_{name}", text, labels=labels)
             gauge.add_metric(values, read(stats))
@@ -193,9 +215,10 @@ class ApiMetrics:
             for value, count in read_all(stats).items():
                 gauge.add_metric([*values, value], count)
             yield gauge
-        for name, (text, read_count) in COUNTERS.items():
+        for name, (text, _) in COUNTERS.items():
             counter = CounterMetricFamily(f"sixfold_{name}", text, labels=labels)
-            counter.add_metric(values, self._base[name] + read_count(stats))
+            # A process that was started again has heard of fewer engines than the others.
+            counter.add_metric(values, max(counts.engine[name] for counts in processes))
             yield counter
         restarts = CounterMetricFamily(
             "sixfold_process_restarts", "processes that were started again", labels=[*labels, "role"]
@@ -204,49 +227,63 @@ class ApiMetrics:
             restarts.add_metric([*values, role], count)
         yield restarts
 
-    def _take_epoch(self, stats: EngineStats) -> None:
-        """Keep counters rising over a restart of the engine."""
+    def _engine_totals(self, stats: EngineStats) -> dict[str, int]:
+        """The counters, which go on rising over a restart of the engine."""
         last = self._epoch_stats
         if stats.engine_epoch != last.engine_epoch:
             for name, (_, read) in COUNTERS.items():
                 self._base[name] += read(last)
         self._epoch_stats = stats
+        return {name: self._base[name] + read(stats) for name, (_, read) in COUNTERS.items()}
 
-    def _api_families(self) -> Iterator[Metric]:
+    def _api_families(self, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         labels = ["model_name", "api_server"]
-        values = [self._model_name, str(self.api_server)]
+        told = [([self._model_name, str(counts.api_server)], counts) for counts in processes]
         success = CounterMetricFamily(
             "sixfold_request_success", "choices by the reason of their end", labels=[*labels, "finished_reason"]
         )
-        for reason in FINISH_REASONS:
-            success.add_metric([*values, reason], self.finished.get(reason, 0))
+        for values, counts in told:
+            for reason in FINISH_REASONS:
+                success.add_metric([*values, reason], counts.finished.get(reason, 0))
         yield success
         aborts = CounterMetricFamily(
             "sixfold_aborts", "calls that ended before their answer was complete", labels=[*labels, "cause"]
         )
-        for cause, count in self.aborts.items():
-            aborts.add_metric([*values, cause], count)
+        for values, counts in told:
+            for cause, count in counts.aborts.items():
+                aborts.add_metric([*values, cause], count)
         yield aborts
         refused = CounterMetricFamily(
             "sixfold_http_errors", "calls answered with an error", labels=[*labels, "status", "reason"]
         )
-        for (status, reason), count in sorted(self.refused.items()):
-            refused.add_metric([*values, str(status), reason], count)
+        for values, counts in told:
+            for status, reason, count in sorted(counts.refused):
+                refused.add_metric([*values, str(status), reason], count)
         yield refused
         cut = CounterMetricFamily("sixfold_streams_cut", "streams whose clients lagged too far behind", labels=labels)
-        cut.add_metric(values, self.streams_cut)
+        for values, counts in told:
+            cut.add_metric(values, counts.streams_cut)
         yield cut
         spans = CounterMetricFamily(
             "sixfold_trace_spans_dropped",
             "spans that the collector (--otlp-traces-endpoint) did not get",
             labels=labels,
         )
-        spans.add_metric(values, self.spans_dropped())
+        for values, counts in told:
+            spans.add_metric(values, counts.spans_dropped)
         yield spans
-        for name, (text, _) in HISTOGRAMS.items():
+        for name, (text, bounds) in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"sixfold_{name}", text, labels=labels)
-            buckets, total = self.histograms[name].buckets()
-            family.add_metric(values, buckets, total)
+            for values, counts in told:
+                per_bucket, total = counts.histograms[name]
+                family.add_metric(values, _buckets(bounds, per_bucket), total)
             yield family
+
+
+class _Families:
+    """What a registry wants to collect from."""
+
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = collect
