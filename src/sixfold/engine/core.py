@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from sixfold.executor.executor import Executor
 from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import EngineStats, GenerateRequest, StepResult, TokenDelta
+from sixfold.messages import EngineStats, EngineView, GenerateRequest, StepResult, TokenDelta
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import ENGINE_COMMIT, ENGINE_HANDOVER, ENGINE_SCHEDULE
 from sixfold.scheduler import Scheduler
@@ -110,6 +110,9 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
+
+    def view(self, now_ns: int) -> EngineView:
+        return self.scheduler.view(now_ns)
 
     def check(self) -> None:
         """Raises: AssertionError: an invariant of scheduler or KV cache manager does not hold."""

@@ -40,10 +40,14 @@ class Observatory:
 
         return Snapshot(self.run_dir, self.n_api)
 
-    def totals(self) -> dict[str, list[SiteTotals]]:
-        """Role -> [site id], of the processes that are there."""
+    def meters(self) -> dict[str, Meter]:
+        """Role -> meter, of the processes that are there: to be read again and again."""
         found = {}
         for role in self.roles:
             with contextlib.suppress(OSError):
-                found[role] = Meter.open(self.run_dir, role).totals()
+                found[role] = Meter.open(self.run_dir, role)
         return found
+
+    def totals(self) -> dict[str, list[SiteTotals]]:
+        """Role -> [site id], of the processes that are there."""
+        return {role: meter.totals() for role, meter in self.meters().items()}
