@@ -28,7 +28,7 @@ from serving import STARTED_S, Server, served, stream
 
 from sixfold.engine.progress import Count, Progress
 
-STEPS = 70
+STEPS = 60
 """In a window."""
 SETTLING_STEPS = 4
 ROLES = ("api", "engine", "worker")
@@ -115,8 +115,10 @@ async def _window(kind: str, server: Server, pids: list[int], counts: memoryview
 
 
 async def _steps(counts: memoryview, n: int) -> None:
-    end = counts[Count.ENGINE_COMMITTED] + n
+    end, begun = counts[Count.ENGINE_COMMITTED] + n, time.monotonic()
     while counts[Count.ENGINE_COMMITTED] < end:
+        if time.monotonic() - begun > STARTED_S:
+            sys.exit("the streams ended before their windows")
         await asyncio.sleep(0.003)
 
 

@@ -248,7 +248,7 @@ class Simulation:
         if plan is None:
             return None
         self.kv.reserve(plan)
-        message = self.scheduler.launch(plan)
+        message = self.scheduler.launch(plan, self.now_s)
         assert message.n_tokens <= self.config.max_num_batched_tokens
         assert message.n_rows <= self.config.max_num_seqs
         self.worker.submit(message)

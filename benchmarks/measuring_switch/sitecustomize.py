@@ -56,7 +56,7 @@ def _switch(number: int, _: FrameType | None) -> None:
     for worker in _workers():
         if on:
             worker._backend.count_times(worker.meter)
-        else:
+        elif hasattr(worker._backend, "_program"):
             worker._backend._program.count_times(None)
 
 
@@ -64,10 +64,9 @@ _found: list[Any] = []
 
 
 def _workers() -> list[Any]:
-    module = sys.modules.get("sixfold.executor.model_runner")
+    module = sys.modules.get("sixfold.executor.worker")
     if module is not None and not _found:
-        kind = sys.modules["sixfold.executor.worker"].Worker
-        _found.extend(each for each in gc.get_objects() if isinstance(each, kind))
+        _found.extend(each for each in gc.get_objects() if isinstance(each, module.Worker))
     return _found
 
 

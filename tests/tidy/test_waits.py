@@ -77,6 +77,8 @@ def test_what_is_no_wait_is_still_there() -> None:
         "time.sleep(1)",
         "thread.join()",
         "thread.join(timeout=2)",
+        "thread.join(2)",
+        "thread.join(CLOSE_S)",
         "future.result()",
         "lock.acquire()",
         "with self._lock: pass",
