@@ -355,9 +355,7 @@ def main(argv: list[str]) -> int:
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
         journal = open_journal(journal_fd, run, executor.facts, executor.instance)
-        core = build_core(
-            run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal
-        )
+        core = build_core(run.config, executor, epoch=run.epoch, hash_key=bytes.fromhex(run.hash_key), journal=journal)
         server = EngineServer(core, executor, listener, run, progress)
         signal.signal(signal.SIGUSR1, lambda *_: server.leave())
         server.run()

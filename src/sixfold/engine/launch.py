@@ -26,12 +26,12 @@ from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
 from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError
 
 if TYPE_CHECKING:
-    from sixfold.messages import WorkerFacts
     from sixfold.engine.core import EngineCore
     from sixfold.executor.executor import Executor
     from sixfold.executor.scripted import ScriptedBackend
     from sixfold.executor.worker import Worker
     from sixfold.kv_cache import Journal
+    from sixfold.messages import WorkerFacts
     from sixfold.model_file import ModelFile
     from sixfold.text import ChatTemplate, Tokenizer
 
