@@ -44,8 +44,9 @@ from serving import served
 from sixfold.engine.progress import Count, Progress
 
 PARTS = ("death", "start", "attach", "adopt", "replay", "step", "token")
-BEFORE = 24
-"""Tokens that each stream has when the signal is sent."""
+BEFORE, LATER = 20, 5
+"""Tokens that each stream has when the signal of the first round is sent, and how many more in each that follows: what
+is not in a full block yet is computed anew, between nothing and 16 tokens."""
 
 
 @dataclass
@@ -157,9 +158,9 @@ async def measure(server: Server, url: Any, args: argparse.Namespace) -> tuple[l
         await done
     number = getattr(signal, f"SIG{args.signal}")
     rounds, is_right = [], all(not stream.error and len(stream.tokens) == args.tokens for stream in expected)
-    for _ in range(args.rounds):
+    for index in range(args.rounds):
         streams, done = await run_streams(url, bodies)
-        while min(len(stream.tokens) for stream in streams) < BEFORE:
+        while min(len(stream.tokens) for stream in streams) < (BEFORE + LATER * index) % (args.tokens - 16):
             await asyncio.sleep(0.002)
         marks: dict[str, float] = {}
         engine = server.engine()
@@ -168,6 +169,7 @@ async def measure(server: Server, url: Any, args: argparse.Namespace) -> tuple[l
         os.kill(server.pid if args.signal == "USR1" else engine, number)
         await done
         watcher.join(5)
+        await _counters(url)  # those of each engine are added up where somebody asks
         gaps = [stream.gap_s(signal_s) for stream in streams]
         marks["token"] = statistics.median(end_s for _, end_s in gaps)
         is_right &= all(

@@ -143,7 +143,7 @@ class Simulation:
                 enable_prefix_caching=enable_prefix_caching,
                 hash_key=b"simulation",
                 digest=digest_of_three if collides else None,
-                journal=Journal(journal, num_blocks, block_size, bytes(32)),
+                journal=Journal(journal, num_blocks, block_size),
             )
             return kv, Scheduler(
                 self.config,

@@ -1,4 +1,4 @@
-"""Any sequence of opens, extensions, seals, forks, releases and restarts of the engine, against a model made of plain dictionaries.
+"""Any sequence of opens, extensions, seals, forks, releases and restarts, against a model made of plain dictionaries.
 
 The model says what every position of every table must hold and what every block holds in fact; the pool is small, and
 the hash function sometimes has three values only. What is matched must be true whatever the names say.
@@ -48,7 +48,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             hash_key=b"k",
             digest=digest,
-            journal=Journal(journal, num_blocks, BLOCK_SIZE, bytes(32)),
+            journal=Journal(journal, num_blocks, BLOCK_SIZE),
         )
         self.kv = self.new_manager()
         self.open: list[Model] = []

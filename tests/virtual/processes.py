@@ -7,7 +7,6 @@ API: the real `EngineClient` and, above it, the real `Generation`; no HTTP. Work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import selectors
 from collections import Counter
 from collections.abc import Callable
@@ -376,7 +375,7 @@ class EngineProcess:
         executor.on_result = worker.fake.retire
         facts = executor.facts
         # As `launch.open_journal` does it: when the worker has answered, and not before.
-        self.journal = MortalJournal(journal, facts.num_blocks, block_size, bytes(32))
+        self.journal = MortalJournal(journal, facts.num_blocks, block_size)
         kv = make_kv(self.journal)
         scheduler = Scheduler(
             config,

@@ -24,6 +24,7 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     here, or the path of a .gguf file or of a folder with safetensors.
 
     Ctrl-C ends what is in flight with an error event; SIGTERM lets it finish first (--drain-timeout-s).
+    SIGUSR1 replaces the engine process while streams go on.
     """
     discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config

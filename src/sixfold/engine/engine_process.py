@@ -98,7 +98,7 @@ class EngineServer:
         """Serve until `leave` was called and no step is outstanding.
 
         Raises:
-            EngineDead: it did.
+            EngineDead: the worker went away.
         """
         counts = self._counts
         turns, busy, outstanding = Count.ENGINE_TURNS.value, Count.ENGINE_BUSY.value, Count.ENGINE_OUTSTANDING.value

@@ -33,7 +33,8 @@ from sixfold.messages import BlockId
 __all__ = ["OWNER_BYTES", "Journal", "Sealed", "owner_of"]
 
 OWNER_BYTES = 32
-_NODE = struct.Struct("<Q")
+_NODE = struct.Struct("Q")  # in the machine's order: written by one store
+_CRC = struct.Struct("<I")
 _VERSION = b"1"
 NO_SALT = bytes(32)
 
@@ -64,17 +65,13 @@ class Journal:
 
     Args:
         memory: `size` bytes; zeros, or what an engine before has left.
-        owner: see `owner_of`; the records of another one are wiped.
     """
 
-    def __init__(self, memory: memoryview, num_blocks: int, block_size: int, owner: bytes) -> None:
-        self._body = struct.Struct(f"<Q16s32s{4 * block_size}sI")
+    def __init__(self, memory: memoryview, num_blocks: int, block_size: int) -> None:
+        self._body = struct.Struct(f"<Q16s32s{4 * block_size}s")
         self._stride = _stride(block_size)
-        self._num_blocks = num_blocks
+        self._crc_at = 8 + self._body.size
         self._memory = memory
-        if memory[:OWNER_BYTES] != owner:
-            memory[:] = bytes(len(memory))
-            memory[:OWNER_BYTES] = owner
 
     @staticmethod
     def size(num_blocks: int, block_size: int) -> int:
@@ -83,23 +80,29 @@ class Journal:
 
     @classmethod
     def open(cls, fd: int, num_blocks: int, block_size: int, owner: bytes) -> Journal:
-        """The journal in a memory file, which gets the right size."""
+        """The journal in a memory file.
+
+        Args:
+            owner: see `owner_of`; of another one's nothing is left, and the file gets its size.
+        """
         size = cls.size(num_blocks, block_size)
-        if os.fstat(fd).st_size != size:
+        if os.pread(fd, OWNER_BYTES, 0) != owner or os.fstat(fd).st_size != size:
             os.ftruncate(fd, 0)
-            os.ftruncate(fd, size)
-        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size, owner)
+            os.ftruncate(fd, size)  # zeros, which take no memory until they are written
+            os.pwrite(fd, owner, 0)
+        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size)
 
     def write(self, block: BlockId, sealed: Sealed) -> None:
         """The block's content is in memory and final."""
-        at = OWNER_BYTES + block * self._stride
+        memory, at = self._memory, OWNER_BYTES + block * self._stride
         digest, content, parent, node = sealed
-        first = isinstance(parent, bytes)
-        above, salt = (0, parent) if first else (parent, NO_SALT)
-        _NODE.pack_into(self._memory, at, 0)
-        crc = _crc(block, node, above, digest, salt, content)  # type: ignore[arg-type]
-        self._body.pack_into(self._memory, at + 8, above, digest, salt, content, crc)
-        _NODE.pack_into(self._memory, at, node)
+        _NODE.pack_into(memory, at, 0)
+        if isinstance(parent, bytes):
+            self._body.pack_into(memory, at + 8, 0, digest, parent, content)
+        else:
+            self._body.pack_into(memory, at + 8, parent, digest, NO_SALT, content)
+        _CRC.pack_into(memory, at + self._crc_at, self._crc(block, node))
+        _NODE.pack_into(memory, at, node)
 
     def clear(self, block: BlockId) -> None:
         """The block may be written from now on."""
@@ -107,15 +110,21 @@ class Journal:
 
     def read(self) -> Iterator[tuple[BlockId, Sealed | None]]:
         """Every block that has a record; None: it is not whole."""
+        memory, crc_at = self._memory, self._crc_at
         for block, node in enumerate(self._nodes().tolist()):
             if not node:
                 continue
             at = OWNER_BYTES + block * self._stride
-            parent, digest, salt, content, crc = self._body.unpack_from(self._memory, at + 8)
-            if crc != _crc(BlockId(block), node, parent, digest, salt, content):
+            if _CRC.unpack_from(memory, at + crc_at)[0] != self._crc(block, node):
                 yield BlockId(block), None
             else:
+                parent, digest, salt, content = self._body.unpack_from(memory, at + 8)
                 yield BlockId(block), Sealed(digest, content, parent or salt, node)
+
+    def _crc(self, block: int, node: int) -> int:
+        """Of the record that is in memory, `node` excepted, which it will have."""
+        at = OWNER_BYTES + block * self._stride
+        return zlib.crc32(self._memory[at + 8 : at + self._crc_at], zlib.crc32(_NODE.pack(node), block))
 
     def _nodes(self) -> memoryview:
         """[num_blocks] A pool may have a million blocks: they are not looked at one by one."""
@@ -125,7 +134,3 @@ class Journal:
 def _stride(block_size: int) -> int:
     n_bytes = 8 + struct.calcsize(f"<Q16s32s{4 * block_size}sI")
     return -(-n_bytes // 8) * 8
-
-
-def _crc(block: int, node: int, parent: int, digest: bytes, salt: bytes, content: bytes) -> int:
-    return zlib.crc32(b"%d %d %d" % (block, node, parent) + digest.ljust(16, b"\0") + salt + content)

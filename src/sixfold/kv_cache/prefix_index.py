@@ -114,12 +114,14 @@ class PrefixIndex:
             if above is None:
                 continue
             name = block_digest(digest, above, sealed.content)
-            if name.ljust(16, b"\0") != sealed.digest or name in self._by_digest or sealed.node in digests:
+            if name != sealed.digest:  # a shorter one was filled up
+                sealed = sealed._replace(digest=sealed.digest[: len(name)])
+            if name != sealed.digest or name in self._by_digest or sealed.node in digests:
                 n_rejected += 1
                 continue
             digests[sealed.node] = name
             self._by_digest[name] = block
-            self._sealed[block] = sealed._replace(digest=name)
+            self._sealed[block] = sealed
         for block, _ in records:
             if block not in self._sealed:
                 self._journal.clear(block)
