@@ -7,6 +7,7 @@ API: the real `EngineClient` and, above it, the real `Generation`; no HTTP. Work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 from collections import Counter
 from collections.abc import Callable
