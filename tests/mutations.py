@@ -114,8 +114,8 @@ def believes_the_hash(patch: pytest.MonkeyPatch) -> None:
 
 
 def adopts_evicted_blocks(patch: pytest.MonkeyPatch) -> None:
-    """A block keeps its name when somebody else gets it."""
-    extend = KVCacheManager._extend
+    """A block keeps its name while somebody else fills it, until it gets another."""
+    extend, seal = KVCacheManager._extend, PrefixIndex.seal
 
     def keep(self: KVCacheManager, row: Any) -> None:
         forget, self._index.forget = self._index.forget, lambda _: None  # type: ignore[method-assign]
@@ -124,7 +124,12 @@ def adopts_evicted_blocks(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._index.forget = forget  # type: ignore[method-assign]
 
+    def rename(self: PrefixIndex, block: Any, name: Any, parent: Any) -> Any:
+        self.forget(block)
+        return seal(self, block, name, parent)
+
     patch.setattr(KVCacheManager, "_extend", keep)
+    patch.setattr(PrefixIndex, "seal", rename)
     patch.setattr(KVCacheManager, "check", lambda self: None)
     patch.setattr(PrefixIndex, "check", lambda self: None)
     patch.setattr(BlockPool, "share", lambda self, block: _share_any(self, block))
@@ -465,20 +470,6 @@ def keeps_a_block_of_the_preempted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_requeue", hold)
 
 
-def finds_what_was_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The prefix index keeps the name of a block that other tokens fill."""
-    forget = PrefixIndex.forget
-
-    def half(self: PrefixIndex, block: Any) -> None:
-        sealed = self._sealed.get(block)
-        forget(self, block)
-        if sealed is not None and block % 3 == 0:
-            self._by_digest[sealed.digest], self._sealed[block] = block, sealed
-
-    patch.setattr(PrefixIndex, "forget", half)
-    patch.setattr(KVCacheManager, "check", lambda self: None)
-
-
 # ---- suspects --------------------------------------------------------------------------------------------------------
 
 
@@ -572,7 +563,6 @@ MUTATIONS: list[Mutation] = [
     pools_a_prompt_twice,
     trusts_blocks_of_failed_rows,
     keeps_a_block_of_the_preempted,
-    finds_what_was_forgotten,
     tries_all_suspects_at_once,
     never_clears_a_suspect,
     blames_at_the_first_crash,
