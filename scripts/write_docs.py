@@ -9,8 +9,11 @@ The tests run the check, so these pages cannot fall behind the code.
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,7 +25,13 @@ from sixfold.cli.main import cli
 from sixfold.cli.settings import ENVIRONMENT_PREFIX
 from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
+from sixfold.observability.aliases import VLLM
+from sixfold.observability.families import process_families
+from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.site import Kind, Site
+from sixfold.observability.sites import SITES
+from sixfold.observability.timeline import State
 
 EXIT_CODES = """\
 `sixfold help COMMAND` is `sixfold COMMAND --help`. `--traceback` may stand before or behind the command.
@@ -131,17 +140,34 @@ def metrics_page() -> str:
         MADE,
         "# Metrics\n",
         "`GET /metrics`, Prometheus' text format. Every series has the label `model_name`. Where vLLM has the same",
-        "metric, it has the same name after the prefix.\n",
+        "metric, it has the same name after the prefix. [observability.md](observability.md) tells what the sites are,",
+        "[deploy/grafana/](../deploy/grafana/sixfold.json) holds a dashboard.\n",
         "| metric | type | more labels | what it is |",
         "|---|---|---|---|",
     ]
     metrics = ApiMetrics("model", EngineStats)
-    metrics.count_refusal(400)
-    for family in metrics.collect():
-        suffix = "_total" if family.type == "counter" else ""
+    metrics.count_refusal(400, "invalid_json")
+    meter = Meter.private()
+    for site in range(len(SITES)):
+        meter.tally(site, 1)
+    of_processes = process_families([("engine", meter)], [("engine", 0.0)], {"model_name": "model"})
+    suffixes = {}
+    for family in (*metrics.collect(), *of_processes):
+        suffix = suffixes[family.name] = "_total" if family.type == "counter" else ""
         labels = {label for sample in family.samples for label in sample.labels} - {"model_name", "le"}
         shown = ", ".join(f"`{label}`" for label in sorted(labels))
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |")
+    lines += [
+        "\n## vLLM's names\n",
+        "With `--metrics-aliases vllm` the following are there, too, for dashboards and inference gateways that look",
+        "for them; only where they mean the same. Gateways also find `vllm:cache_config_info` (`block_size`,",
+        "`num_gpu_blocks`) and `vllm:lora_requests_info`, which says that there are no adapters.\n",
+        "| alias | metric |",
+        "|---|---|",
+    ]
+    for name, aliases in VLLM.items():
+        suffix = suffixes[f"sixfold_{name}"]
+        lines += [f"| `vllm:{alias}{suffix}` | `sixfold_{name}{suffix}` |" for alias in aliases]
     return "\n".join(lines) + "\n"
 
 
@@ -204,7 +230,59 @@ def _link(struct: type[msgspec.Struct]) -> str:
     return f"[{struct.__name__}](#{struct.__name__.lower()})"
 
 
-PAGES = {"settings.md": settings_page, "cli.md": cli_page, "metrics.md": metrics_page, "api.md": api_page}
+def waits_page() -> str:
+    """The register of waits, with why each of them is there."""
+    lines = [
+        MADE,
+        "# Waits\n",
+        "Every place where one part of the server waits for another, and why. A wait is kept if it protects something",
+        "(*invariant*), is no loss while something else runs (*overlappable*), is a cost with a known lever",
+        "(*shrinkable*), or none, because nothing is to be done (*idle*). A test finds waits that are not listed here.",
+        "The tests that are named exist; those of the scheduler also run with the wait taken out, and see that",
+        "something breaks. `sixfold waits` shows what waits cost on a running server, `/debug/requests` where the time",
+        "of single requests went.\n",
+    ]
+    for component in dict.fromkeys(site.component for site in SITES):
+        sites = [site for site in SITES if site.component == component and site.kind is not Kind.WORK]
+        if not sites:
+            continue
+        lines += [f"## {component}\n", "| wait | of what, for what | kind | why | until |", "|---|---|---|---|---|"]
+        lines += [f"| `{s.name}` | {s.what} | {s.kind.value} | {_why(s)} | {s.bound} |" for s in sites]
+        lines.append("")
+    lines += ["## Where they are\n", "| wait | below `src/sixfold/` |", "|---|---|"]
+    lines += [f"| `{s.name}` | {s.where} |" for s in SITES if s.kind is not Kind.WORK]
+    lines += ["", "## States of a request\n"]
+    lines += [
+        "Where several things happen at once, the state is the one that is later in this list: what the next token "
+        "depends on.\n"
+    ]
+    lines += ["| state | what happens |", "|---|---|", *(f"| `{state}` | {said} |" for state, said in _states())]
+    return "\n".join(lines) + "\n"
+
+
+def _states() -> Iterator[tuple[str, str]]:
+    """Each state, and the string below it in the source."""
+    [states] = ast.parse(inspect.getsource(State)).body
+    assert isinstance(states, ast.ClassDef)
+    for line, following in zip(states.body, [*states.body[1:], None], strict=True):
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+            said = following.value.value if isinstance(following, ast.Expr) else ""
+            yield line.value.value, " ".join(said.split())
+
+
+def _why(site: Site) -> str:
+    if site.protects:
+        return f"{site.protects} (`tests/{site.test}`)"
+    return (site.meanwhile and f"meanwhile: {site.meanwhile}") or (site.lever and f"lever: {site.lever}") or ""
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "cli.md": cli_page,
+    "metrics.md": metrics_page,
+    "api.md": api_page,
+    "waits.md": waits_page,
+}
 
 
 def stale() -> list[str]:

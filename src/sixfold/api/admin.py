@@ -9,6 +9,7 @@ import msgspec
 
 from sixfold import __version__
 from sixfold.api.call import Call
+from sixfold.api.web import page, wants_page
 from sixfold.engine.example import curl_line
 from sixfold.messages import ApiCounts, CountsAsked
 
@@ -52,7 +53,10 @@ class Version(msgspec.Struct):
 
 
 async def home(call: Call) -> None:
-    """`GET /`: a few words for people who open the address in a browser."""
+    """`GET /`: the web page for a browser, a few words for everybody else."""
+    if wants_page(call.header(b"accept")):
+        await page(call)
+        return
     client = call.context.client
     host = call.header(b"host") or b""
     url = call.scope["scheme"] + "://" + (host.decode("ascii") if _HOST.fullmatch(host) else "localhost:8000")
@@ -60,10 +64,11 @@ async def home(call: Call) -> None:
         f"Sixfold {__version__} serves {client.model_name} with an API like OpenAI's.\n\n"
         "  /v1/models      the served model\n"
         "  /openapi.json   every path and field\n"
-        "  /health         whether requests are taken\n\n"
+        "  /health         whether requests are taken\n"
+        "  /               in a browser: chat, and what happens inside\n\n"
     )
     text += curl_line(url, client.model_name, chats=client.chat_template is not None)
-    headers = [(b"x-content-type-options", b"nosniff")]
+    headers = [(b"x-content-type-options", b"nosniff"), (b"vary", b"accept")]
     await call.respond(200, text.encode(), content_type=b"text/plain; charset=utf-8", headers=headers)
 
 

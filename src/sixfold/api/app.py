@@ -23,13 +23,18 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sixfold.api import admin
+from sixfold.api import admin, web
 from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_end
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
+from sixfold.api.debug import requests as debug_requests
+from sixfold.api.debug import traces as debug_traces
+from sixfold.api.debug import waits as debug_waits
+from sixfold.api.debug.live import health, live
 from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.errors import ClientGone
@@ -39,7 +44,9 @@ from sixfold.api.responses.retrieve import delete_response, list_input_items, re
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
 
 __all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
 
@@ -70,10 +77,22 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
     ("GET", "/openapi.json", openapi),
+    ("GET", "/page/{name}", web.page_file),
+    ("GET", "/debug/live", live),
+    ("GET", "/debug/health", health),
+    ("GET", "/debug/waits", debug_waits.waits),
+    ("GET", "/debug/requests", debug_requests.requests),
+    ("GET", "/debug/requests/{id}", debug_requests.request),
+    ("GET", "/debug/trace", debug_traces.trace),
+    ("GET", "/debug/timeline/{id}", debug_traces.timeline),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
-"""What answers without a key, where there are keys: probes, which say nothing about what is served."""
+"""What answers without a key, where there are keys: probes, which say nothing about what is served. Besides them, the
+files of the web page, and `/` to a browser, which gets the page."""
+
+ADMIN_PREFIX = "/debug/"
+"""Of paths that show what others do."""
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
@@ -83,13 +102,15 @@ def build_app(
     client: EngineFace,
     config: ApiConfig,
     metrics: ApiMetrics | None = None,
+    delivery: Delivery | None = None,
+    observatory: Observatory | None = None,
     *,
     run_dir: str | None = None,
     api_server: int = 0,
 ) -> App:
     """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, run_dir=run_dir, api_server=api_server))
+    return App(ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server))
 
 
 class App:
@@ -99,9 +120,9 @@ class App:
         self.context = context
         self._hosts = allowed_hosts(context.config)
         access = context.config.metrics_access
-        self._open_paths = OPEN_PATHS | {"/metrics"} if access == "open" else OPEN_PATHS
+        self._open_paths = OPEN_PATHS | web.PAGE_PATHS | ({"/metrics"} if access == "open" else frozenset())
         self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
-        routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
+        routes = [Route(path, _Endpoint(path, handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,6 +130,7 @@ class App:
             return
         call = Call(self.context, scope, receive, send)
         scope["sixfold.call"] = call
+        self.context.calls.add(call)
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
@@ -121,11 +143,15 @@ class App:
         except SixfoldError as error:
             await self._fail(call, error)
         except Exception as error:
-            logger.exception("request %s failed", call.request_id)
+            logger.exception("request %(request_id)s failed", {"request_id": call.request_id})
             await self._fail(call, error)
         finally:
+            self.context.calls.discard(call)
             call.close()
-            call.log_end()
+            log_end(call)
+            if self.context.spans is not None:
+                endpoint = scope.get("endpoint")
+                self.context.spans.put(call, endpoint.path if isinstance(endpoint, _Endpoint) else "")
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""
@@ -141,10 +167,10 @@ class App:
         same path, so there is no spelling that it takes and this does not see."""
         keys = self.context.keys
         path = call.scope["path"]
-        if keys is None or path in self._open_paths:
+        if keys is None or path in self._open_paths or (path == "/" and web.wants_page(call.header(b"accept"))):
             return
         call.caller = keys.caller(call.scope["headers"])
-        if path in self._admin_paths and not call.caller.is_admin:
+        if (path in self._admin_paths or path.startswith(ADMIN_PREFIX)) and not call.caller.is_admin:
             raise NotAllowed("this path needs a key of scope admin", code="admin_only")
 
     async def _fail(self, call: Call, error: Exception) -> None:
@@ -156,7 +182,8 @@ class App:
 class _Endpoint:
     """A handler as an ASGI application, so that the router adds nothing around it."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, path: str, handler: Handler) -> None:
+        self.path = path
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

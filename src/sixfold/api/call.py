@@ -7,7 +7,6 @@ would reset it, and the client might never see the answer; so for a short time w
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 import secrets
@@ -15,17 +14,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
+from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+from sixfold.observability.meter import now
+from sixfold.observability.requests import CallRecord, current
+from sixfold.observability.sites import API_BODY
+from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.generation import TotalUsage
+    from sixfold.messages import GenerateRequest
 
 __all__ = ["Call", "Connection"]
 
@@ -37,8 +41,6 @@ BYTES_PER_TOKEN = 4
 LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-logger = logging.getLogger("sixfold.api.requests")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -68,7 +70,21 @@ class Arrival(Protocol):
 class Counted(Protocol):
     """What answers a call, for the log."""
 
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 where there is none."""
+        ...
+
     def usage(self) -> TotalUsage: ...
+
+    def reasons(self) -> list[str]:
+        """Why each choice ended."""
+        ...
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """What the engine was asked for, the first of several."""
+        ...
 
 
 class Call:
@@ -78,6 +94,7 @@ class Call:
         caller: whose call it is, once its key was seen.
         connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
+        record: where its time goes, of a call that wants work from the engine.
         fault: why the call did not end well, once known: an error's code, or `client_gone`; for the log.
         shape: of errors on this path.
         request_id: the caller's `X-Request-Id` where it is fit to be echoed, else our own. A label, never a key.
@@ -99,6 +116,7 @@ class Call:
         "counted",
         "fault",
         "receive",
+        "record",
         "request_id",
         "scope",
         "shape",
@@ -128,12 +146,18 @@ class Call:
         self.started = False
         self.status = 0
         self.counted: Counted | None = None
+        self.record: CallRecord | None = None
         self.fault: str | None = None
         self.arrival_s = time.monotonic()
         self.body_bytes = 0
         self._body_left = (
             self.header(b"content-length") not in (None, b"0") or self.header(b"transfer-encoding") is not None
         )
+
+    def enter(self, state: State | None, at_ns: int = 0) -> None:
+        """From now on, or from `at_ns`, the call's time goes there."""
+        if self.record is not None:
+            self.record.enter(state, at_ns)
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this (lower case) name."""
@@ -159,6 +183,9 @@ class Call:
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
         """
+        self.record = CallRecord(self.request_id, int(self.arrival_s * 1e9), path=self.scope["path"])
+        self.record.enter(State.RECEIVE, self.record.start_ns)
+        current.set(self.record)
         with self.context.admitted(generates=generates):
             if self.caller.allowance is not None:
                 self.caller.allowance.begin()
@@ -204,6 +231,13 @@ class Call:
         if self._counts and self.caller.allowance is not None:
             self.caller.allowance.end()
             self.caller.allowance.take_tokens(-self._n_reserved)
+        if self.record is not None:
+            self._close_record(self.record)
+
+    def _close_record(self, record: CallRecord) -> None:
+        record.request_id, record.status, record.fault = self.request_id, self.status, self.fault or ""
+        record.end_ns = time.monotonic_ns()
+        self.context.call_ring.write(record)
 
     # request
 
@@ -236,12 +270,16 @@ class Call:
         declared = self.header(b"content-length")
         if declared is not None and (not declared.isdigit() or int(declared) > limit):
             raise _too_large(limit)
+        started_ns = now()
         try:
             async with asyncio.timeout(self.context.config.body_timeout_s):
                 body = await self._read(limit)
         except TimeoutError:
             raise BodyTimeout(f"the body did not arrive within {self.context.config.body_timeout_s:g} s") from None
+        finally:
+            self.context.meter.add(API_BODY, started_ns, now())
         self.body_bytes = len(body)
+        self.enter(State.PARSE)
         if not body:
             raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
         return body
@@ -290,6 +328,7 @@ class Call:
         self, status: int, body: bytes, *, content_type: bytes = b"application/json", headers: Headers = ()
     ) -> None:
         """Send a whole response."""
+        self.enter(State.SOCKET)
         self.started = True
         self.status = status
         head = [
@@ -320,8 +359,9 @@ class Call:
             headers.append((b"retry-after-ms", b"%d" % wait_ms))
         if answer.status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
-        self.context.metrics.count_refusal(answer.status)
-        self.log_fault(error)
+        body = describe(error, self.request_id)[1]
+        self.context.metrics.count_refusal(answer.status, body.code or body.type)
+        log_fault(self, error)
         await self.respond(answer.status, answer.body, headers=headers)
 
     async def start_stream(self, headers: Headers = ()) -> None:
@@ -343,6 +383,7 @@ class Call:
 
     async def end_stream(self, data: bytes) -> None:
         """Send the last part."""
+        self.enter(State.SOCKET)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     def ignored_header(self, names: list[str]) -> list[tuple[bytes, bytes]]:
@@ -351,32 +392,6 @@ class Call:
             return []
         shown = "".join(c if " " <= c <= "~" else "?" for c in clip(", ".join(names), 1000))
         return [(b"x-sixfold-ignored-fields", shown.encode("ascii"))]
-
-    # log
-
-    def log_end(self) -> None:
-        """One line for the call, at level info. Nothing that its caller wrote but the path and the label."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        parts = [
-            f"id={self.request_id} {self.scope.get('method', '-')} {quote(clip(self.scope['path']))}",
-            f"status={self.status or '-'}",
-            f"ms={(time.monotonic() - self.arrival_s) * 1e3:.1f}",
-        ]
-        if self.counted is not None:
-            usage = self.counted.usage()
-            parts.append(f"prompt_tokens={usage.prompt_tokens} completion_tokens={usage.completion_tokens}")
-        if self.fault is not None:
-            parts.append(f"fault={self.fault}")
-        logger.info("%s", " ".join(parts))
-
-    def log_fault(self, error: BaseException) -> None:
-        """Keep the code for the call's line; the reason is a line of its own, at level debug."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        body = describe(error, self.request_id)[1]
-        self.fault = body.code or body.type
-        logger.debug("id=%s refused: %r (param %r)", self.request_id, body.message, body.param)
 
     def _id_headers(self) -> list[tuple[bytes, bytes]]:
         return [(name, self.request_id.encode("ascii")) for name in self.shape.id_headers]

@@ -31,6 +31,10 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
+from sixfold.observability.meter import now
+from sixfold.observability.requests import stage
+from sixfold.observability.sites import API_TOKENIZE
+from sixfold.observability.timeline import State
 from sixfold.sampling_params import SamplingParams
 
 __all__ = ["create_completion"]
@@ -123,9 +127,13 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
     """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
+        stage(State.TOKENIZE)
         for text in texts if not any_length else ():
             context.prompt_length.check([text], "prompt")
-        return context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
+        started_ns = now()
+        ids = context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
+        context.note(API_TOKENIZE, started_ns, now())
+        return ids
 
     if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
         return await context.aside(encode)

@@ -6,14 +6,15 @@ Everything here belongs to one event loop; only `in_thread` leaves it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sixfold import __version__
+from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.keys import KeyRing, load_keys
 from sixfold.api.open_requests import OpenRequests
@@ -25,7 +26,16 @@ from sixfold.api.tallies import Tallies
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.messages import AbortNamed, ApiCounts, Found
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.observatory import Observatory
+from sixfold.observability.requests import RequestRing, current
+from sixfold.observability.sites import API_ASIDE, API_THREAD
+from sixfold.observability.timeline import State
+
+if TYPE_CHECKING:
+    from sixfold.api.tracing import CallSpans
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -86,16 +96,23 @@ class ApiContext:
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
         open_requests: the same by name.
+        calls: that are being answered.
+        live: whoever watches this process (`debug/live.py`).
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        spans: what follows calls for OpenTelemetry; None: nothing does.
+        observatory: what the server's processes note; None: nobody is to ask.
+        call_ring: where this process keeps what it knows of its latest calls.
+        delivery: how the time of a batch is divided.
+        meter: where this process's time is counted.
 
     Args:
         run_dir: where the server's API processes meet; None: this one is alone.
         api_server: this process's number.
 
     Raises:
-        ConfigError: the key file cannot be used.
+        ConfigError: the key file, or the endpoint for spans, cannot be used.
     """
 
     def __init__(
@@ -103,19 +120,28 @@ class ApiContext:
         client: EngineFace,
         config: ApiConfig,
         metrics: ApiMetrics,
+        delivery: Delivery | None = None,
+        observatory: Observatory | None = None,
         *,
         run_dir: str | None = None,
         api_server: int = 0,
     ) -> None:
         self.client = client
+        self.observatory = observatory
+        self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
         self.config = config
         self.metrics = metrics
+        self.delivery = delivery or Delivery()
+        self.meter = self.delivery.meter
+        self._notes: deque[tuple[int, int, int]] = deque()
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
         self.in_flight = 0
         self.scored = 0
         self.draining = False
         self.generations: set[Any] = set()
         self.open_requests = OpenRequests()
+        self.calls: set[Any] = set()
+        self.live = LiveFeed(self)
         self._preparing = 0
         self._returning = Returning(config.api_server_count)
         self.responses = open_store(config)
@@ -130,6 +156,12 @@ class ApiContext:
         self._peers: Peers | None = None
         if run_dir is not None:
             self._peers = Peers(run_dir, api_server, config.api_server_count, self._on_question)
+        self.spans: CallSpans | None = None
+        if config.otlp_traces_endpoint:
+            from sixfold.api.tracing import CallSpans  # a server without spans has no use for it
+
+            self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=f"api {metrics.api_server}")
+            metrics.spans_dropped = self.spans.dropped
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
@@ -137,6 +169,11 @@ class ApiContext:
     def fingerprint(self) -> str:
         """Equal for builds that give equal tokens to equal requests."""
         return f"sixfold-{__version__}-{self.client.build.replace('/', '-')}"
+
+    @property
+    def n_preparing(self) -> int:
+        """Calls that hold the admission permit."""
+        return self._preparing
 
     @property
     def ignore_unknown(self) -> bool:
@@ -249,12 +286,44 @@ class ApiContext:
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run template and tokenizer work beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *args, **kwargs))
+        return await self._run(self._pool, API_THREAD, work, *args, **kwargs)
 
     async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for calls that generate nothing: no generation waits for them."""
-        call = functools.partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._aside_pool, call)
+        return await self._run(self._aside_pool, API_ASIDE, work, *args, **kwargs)
+
+    def note(self, site: int, started_ns: int, ended_ns: int) -> None:
+        """Time that was spent in a thread: the meter has one writer, the event loop."""
+        self._notes.append((site, started_ns, ended_ns))
+
+    async def _run(
+        self, pool: ThreadPoolExecutor, site: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        record, asked_ns = current.get(), now()
+        before = record.state if record is not None else None
+
+        def call() -> R:
+            began_ns = now()
+            self.note(site, asked_ns, began_ns)
+            token = current.set(record)
+            if record is not None:
+                record.enter(before, began_ns)
+            try:
+                return work(*args, **kwargs)
+            finally:
+                if record is not None:
+                    record.enter(State.RESUME)
+                current.reset(token)
+
+        if record is not None:
+            record.enter(State.THREAD, asked_ns)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call)
+        finally:
+            if record is not None:
+                record.enter(before)
+            while self._notes:
+                self.meter.add(*self._notes.popleft())
 
     async def meet_peers(self) -> None:
         """Answer the server's other API processes from now on."""
@@ -277,3 +346,5 @@ class ApiContext:
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:
             self.responses.close()
+        if self.spans is not None:
+            self.spans.close()

@@ -13,6 +13,10 @@ from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar,
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
+from sixfold.observability.meter import now
+from sixfold.observability.requests import stage
+from sixfold.observability.sites import API_TEMPLATE, API_TOKENIZE
+from sixfold.observability.timeline import State
 from sixfold.text import ChatTemplate, Tokenizer
 from sixfold.text.answer_parser import THINK_BEGIN, THINK_END, PartsParser, Thinking
 from sixfold.text.answer_parts import AnswerParser
@@ -174,6 +178,7 @@ def prompt_ids(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conve
 
 
 def _tokenized(tokenizer: Tokenizer, parts: Sequence[str | int], conversation: Conversation) -> list[int]:
+    stage(State.TOKENIZE)
     ids = tokenizer.encode_parts([parts])[0]
     if conversation.adds_bos:
         tokenizer.lead_with_bos(ids)
@@ -182,7 +187,9 @@ def _tokenized(tokenizer: Tokenizer, parts: Sequence[str | int], conversation: C
 
 def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversation) -> Prepared:
     tokenizer, traits = context.client.tokenizer, template.traits
+    started_ns = now()
     parts = render(template, conversation)
+    context.note(API_TEMPLATE, started_ns, now())
     thinking: Thinking = "no"
     if traits.thinks:
         thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
@@ -190,7 +197,9 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
     grammar = _grammar(conversation, calls, thinking, tokenizer.control)
     if not conversation.any_length:
         context.prompt_length.check(parts, conversation.messages_field)
+    started_ns = now()
     ids = _tokenized(tokenizer, parts, conversation)
+    context.note(API_TOKENIZE, started_ns, now())
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field
@@ -225,6 +234,7 @@ def _grammar(
     answer = conversation.grammar
     if calls is None or not (conversation.must_call or conversation.enforces_strict or answer):
         return answer_grammar(answer, thinking=thinking, control=control) if answer else ""
+    stage(State.GRAMMAR)
     tools = [
         EnforcedTool(tool.name, tool.parameters, conversation.parameters_field.format(i))
         for i, tool in enumerate(conversation.tools)
@@ -263,6 +273,7 @@ def render_text(template: ChatTemplate, conversation: Conversation) -> str:
 
 
 def _rendered(render: Callable[..., R], template: ChatTemplate, conversation: Conversation) -> R:
+    stage(State.TEMPLATE)
     shown = [_for_template(tool) for tool in conversation.offered]
     messages, tools = messages_and_tools(template.traits, conversation.messages, shown)
     try:

@@ -17,6 +17,8 @@ from sixfold.api.json_fault import find_fault, nests_too_much
 from sixfold.api.refusals import unsupported_part
 from sixfold.api.type_fault import field_name, refusal, unknown_field, unsupported_type
 from sixfold.errors import InvalidRequest
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_PARSE
 
 __all__ = ["MAX_JSON_CONTAINERS", "MAX_JSON_DEPTH", "by_size", "convert", "decode", "read_request"]
 
@@ -47,7 +49,11 @@ async def read_request(call: Call, kind: type[T]) -> tuple[T, list[str]]:
         InvalidRequest: see `decode`.
     """
     body = await call.read_json()
-    return await by_size(call, decode, kind, body, ignore_unknown=call.context.ignore_unknown)
+    started_ns = now()
+    try:
+        return await by_size(call, decode, kind, body, ignore_unknown=call.context.ignore_unknown)
+    finally:
+        call.context.meter.add(API_PARSE, started_ns, now())
 
 
 async def by_size(call: Call, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

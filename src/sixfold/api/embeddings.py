@@ -29,6 +29,8 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest, Pooling
+from sixfold.observability.requests import stage
+from sixfold.observability.timeline import State
 
 __all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding"]
 
@@ -89,6 +91,7 @@ async def _tokenize(context: ApiContext, texts: list[str], *, any_length: bool) 
     """Raises: ContextLengthExceeded: a text is too long, whatever its tokens are, and shall not be."""
 
     def encode() -> list[list[int]]:
+        stage(State.TOKENIZE)
         for i, text in enumerate(texts if not any_length else ()):
             context.prompt_length.check([text], _field(i, len(texts)), is_answered=False)
         return context.client.tokenizer.encode_batch(texts, parse_control=False)
@@ -147,6 +150,7 @@ class _Waves:
 
     def __init__(self, call: Call, requests: list[GenerateRequest], *, base64: bool, normalize: bool) -> None:
         self._call = call
+        self.asked = requests[0]
         self._waiting = requests
         self._base64 = base64
         self._normalize = normalize
@@ -198,6 +202,11 @@ class _Waves:
         self._closed = True
         if self._generation is not None:
             self._generation.close()
+
+    first_token_s = 0.0
+
+    def reasons(self) -> list[str]:
+        return []
 
     def usage(self) -> TotalUsage:
         return TotalUsage(self._n_tokens, 0, self._n_tokens, PromptDetails(self._n_cached))

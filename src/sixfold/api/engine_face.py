@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from sixfold.errors import SixfoldError
-from sixfold.messages import EngineStats, GenerateRequest, TokenDelta
+from sixfold.messages import EngineStats, EngineView, GenerateRequest, TokenDelta, WorkerFacts
 from sixfold.text.chat_template import ChatTemplate
 from sixfold.text.tokenizer import Tokenizer
 
@@ -106,6 +106,27 @@ class EngineFace(Protocol):
         ...
 
     @property
+    def recent_stats(self) -> Iterable[tuple[int, EngineStats]]:
+        """Earlier ones of the last minute, with the time at which each came (CLOCK_MONOTONIC ns)."""
+        ...
+
+    @property
+    def worker(self) -> WorkerFacts | None:
+        """What the worker holds; None while the engine starts."""
+        ...
+
+    @property
+    def engine_epoch(self) -> int:
+        """Of the engine that was greeted last; 0 before the first."""
+        ...
+
+    @property
+    def batch(self) -> tuple[int, int]:
+        """The batch of deltas that is being delivered, or was last: its step, and when it was read (CLOCK_MONOTONIC
+        ns)."""
+        ...
+
+    @property
     def ready(self) -> bool: ...
 
     @property
@@ -126,4 +147,8 @@ class EngineFace(Protocol):
             RequestFailed: it made the engine crash before.
             NotReady, EngineDead, DeadlineExceeded: there is no engine to ask, or was not in time.
         """
+        ...
+
+    def watch(self, period_ms: int, on_view: Callable[[EngineView], None]) -> None:
+        """Have `on_view` called with views of the engine, at most one in `period_ms`; 0: no longer. Never blocks."""
         ...

@@ -15,13 +15,18 @@ from dataclasses import dataclass
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
+from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
-from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
+from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.meter import now
+from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
+from sixfold.observability.timeline import State
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
 
@@ -59,6 +64,7 @@ class Generation:
 
     def __init__(self, context: ApiContext, requests: list[GenerateRequest], options: TextOptions) -> None:
         self._context = context
+        self._delivery = context.delivery
         self._requests = requests
         self._handles: list[RequestHandle] = []
         self._take: Callable[[list[ChoiceDelta]], None] | None = None
@@ -66,6 +72,8 @@ class Generation:
         """Who awaits it is in `run`."""
         self._error: Exception | None = None
         self._closed = False
+        self._last_batch = (0, 0)
+        """The step of the batch that brought the last end, and when it was read."""
         self._names: tuple[str, ...] = ()
         self._call: Call | None = None
         """Whose it is, once it was started."""
@@ -113,8 +121,11 @@ class Generation:
         self._context.generations.add(self)
         self._call, self._names = call, (call.request_id, *ids)
         self._context.open_requests.enter(self._names, self, call.tenant)
+        self._record(call)
         try:
             for request in self._requests:
+                if self._context.config.enable_log_requests:
+                    log_request(call, request)
                 handle = await self._context.client.submit(_owned(request, call.caller))
                 self._handles.append(handle)
                 if self._error is not None:  # closed meanwhile
@@ -126,6 +137,15 @@ class Generation:
         n_prompt = sum(len(request.prompt_token_ids) for request in self._requests)
         call.use_tokens(n_prompt)
         self._timing.accepted(n_prompt)
+        call.enter(IN_ENGINE)
+
+    def _record(self, call: Call) -> None:
+        """Now the engine's notes of these requests belong to the call's record, as far as it has room for them."""
+        if call.record is not None:
+            call.record.uids += [request.uid for request in self._requests][: MAX_UIDS - len(call.record.uids)]
+            call.record.request_id = call.request_id
+            call.enter(State.SUBMIT)
+            self._context.call_ring.write(call.record)
 
     async def run(self, take: Callable[[list[ChoiceDelta]], None]) -> None:
         """Hand what comes with each step to `take`, choices numbered through the call; return after the last end.
@@ -141,6 +161,10 @@ class Generation:
         for prompt, handle in enumerate(self._handles):
             handle.listen(functools.partial(self._on_deltas, prompt), self._fail)
         await self._ended
+        if self._call is not None and self._call.record is not None:
+            self._call.record.ends.append(self._last_batch)
+            self._call.enter(State.DELIVER, self._last_batch[1])
+            self._call.enter(State.FINISH)
 
     def close(self, error: Exception | None = None) -> None:
         """Take back what is in flight. Idempotent.
@@ -151,6 +175,7 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        self._count_abort(error)
         self._error = error or ClientGone()
         self._fail(self._error)
         for handle in self._handles:
@@ -162,7 +187,62 @@ class Generation:
         if self._call is not None:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
-        self._timing.end(self._reasons())
+        self._timing.end(self.reasons())
+        if self._call is not None and self._context.live.is_watched:
+            self._context.live.add_ended(self._ending(self._call))
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """The first of its requests."""
+        return self._requests[0]
+
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 before it."""
+        return self._timing.first_token_s
+
+    def _count_abort(self, error: Exception | None) -> None:
+        """Who ends it, if not the engine."""
+        if (self._ended is not None and self._ended.done()) or all(processor.done for processor in self._processors):
+            return
+        cause = "shutdown" if isinstance(error, NotReady) else "request" if error is not None else "client_gone"
+        if self._call is not None and self._call.fault == "slow_reader":
+            cause = "slow_reader"
+        self._context.metrics.aborts[cause] += 1
+
+    def _ending(self, call: Call) -> EndedFrame:
+        usage = self.usage()
+        return EndedFrame(
+            id=self._names[-1],
+            label=self._names[0],
+            path=call.scope["path"],
+            uids=[f"{request.uid:x}" for request in self._requests],
+            reasons=self.reasons(),
+            prompt=usage.prompt_tokens,
+            output=usage.completion_tokens,
+            cached=usage.prompt_tokens_details.cached_tokens,
+            ms=(time.monotonic() - call.arrival_s) * 1e3,
+        )
+
+    @property
+    def call(self) -> Call | None:
+        """Whose it is, once it was started."""
+        return self._call
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The label of its call, then the ids in its answer."""
+        return self._names
+
+    @property
+    def uids(self) -> list[int]:
+        """Under which the engine knows its requests."""
+        return [request.uid for request in self._requests]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has all of it."""
+        return len(self._handles) == len(self._requests)
 
     def usage(self) -> TotalUsage:
         parts = [processor.usage for processor in self._processors]
@@ -171,7 +251,14 @@ class Generation:
         cached = sum(part.cached_tokens for part in parts)
         return TotalUsage(prompt, completion, prompt + completion, PromptDetails(cached))
 
-    def _reasons(self) -> list[str]:
+    def _note_start(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            if delta.started_s:
+                self._timing.started(delta.started_s)
+                return
+
+    def reasons(self) -> list[str]:
+        """Why each choice ended; `abort` of one that has not."""
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 
@@ -185,6 +272,7 @@ class Generation:
             return  # of another prompt than the one that failed
         try:
             if self._follow(prompt, deltas, self._take) and all(processor.done for processor in self._processors):
+                self._last_batch = self._context.client.batch
                 self._ended.set_result(None)
         except Exception as error:  # noqa: BLE001 - handed to whoever awaits `run`, which raises it
             self._fail(error)
@@ -195,7 +283,12 @@ class Generation:
             for scored in deltas:
                 if scored.prompt_logprobs is not None:
                     self.prompt_scores[prompt] = scored.prompt_logprobs
+        started_ns = now() if self._delivery.splits else 0
+        if not self._timing.started_s:
+            self._note_start(deltas)
         out, finish_at = self._processors[prompt].push(deltas)
+        if started_ns:
+            self._delivery.detokenize_ns += now() - started_ns
         for stop in finish_at:
             self._handles[prompt].finish_at(stop.choice, stop.n_tokens)
         n_tokens = 0

@@ -31,11 +31,9 @@ import msgspec
 from sixfold.api.allowance import Allowance
 from sixfold.api.tallies import Tallies
 from sixfold.errors import ConfigError, Unauthorized
+from sixfold.logs import KEY_PREFIX
 
-__all__ = ["ANYBODY", "KEY_PREFIX", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
-
-KEY_PREFIX = "sk-sixfold-"
-"""By which a key is known where it should not be: in a log, in a repository."""
+__all__ = ["ANYBODY", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
 
 MAX_KEYS = 1024
 """All of them are compared for each call: a microsecond for four."""
@@ -137,6 +135,10 @@ class KeyRing:
         else:
             raise Unauthorized("no API key was sent; use the header Authorization: Bearer KEY", code="missing_api_key")
         return self._find(presented.strip())
+
+    def callers(self) -> list[Caller]:
+        """Whose keys these are."""
+        return [caller for _, caller in self._callers]
 
     def _find(self, presented: bytes) -> Caller:
         """Compares with all keys, each in constant time, whether it has found one or not."""

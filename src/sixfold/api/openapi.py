@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,12 @@ from sixfold.api.call import Call
 from sixfold.api.chat_answer import ChatCompletion
 from sixfold.api.chat_parts import PartedChoice
 from sixfold.api.completions import Completion
+from sixfold.api.debug.feed import MIN_PERIOD_MS
+from sixfold.api.debug.frames import LiveFrame
+from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS, Health
+from sixfold.api.debug.requests import RequestDetail, RequestList
+from sixfold.api.debug.traces import MAX_SECONDS, Trace
+from sixfold.api.debug.waits import WaitList
 from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
 from sixfold.api.params import TIMEOUT_HEADER
@@ -63,6 +70,8 @@ class Operation(NamedTuple):
     """Type of the answer's document."""
     examples: Mapping[str, Any] = {}
     """Name -> a request's body."""
+    query: Mapping[str, tuple[str, int, int]] = {}
+    """Name -> (description, least, greatest) of a whole number in the query, not required."""
 
 
 _MESSAGES = [{"role": "user", "content": "Say hello."}]
@@ -165,7 +174,13 @@ OPERATIONS: tuple[Operation, ...] = (
         examples={"chat": {"messages": _MESSAGES}},
     ),
     Operation(
-        "get", "/", "Plain text for people: name, version, model, where to look, a line to try", None, "text/plain"
+        "get",
+        "/",
+        "Plain text for people: name, version, model, where to look, a line to try; the web page where the client "
+        "accepts text/html",
+        None,
+        "text/plain",
+        errors=(304,),
     ),
     Operation("get", "/v1/models", "The served models", response=admin.ModelList),
     Operation("get", "/v1/models/{id}", "One served model", errors=(404,), response=admin.Model),
@@ -175,6 +190,37 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("get", "/version", "Version, backend and instruction set", response=admin.Version),
     Operation("get", "/metrics", "Metrics in Prometheus' text format", None, "text/plain"),
     Operation("get", "/openapi.json", "This description for programs"),
+    Operation("get", "/page/{name}", "A file of the web page", None, "*/*", errors=(304, 404)),
+    Operation(
+        "get",
+        "/debug/live",
+        "The state of the engine and of this API process, again and again, as server-sent events; scope admin",
+        answer="text/event-stream",
+        errors=(429,),
+        response=LiveFrame,
+        query={
+            "interval_ms": ("least time between two events", MIN_PERIOD_MS, MAX_PERIOD_MS),
+            "frames": ("events, then the stream ends", 1, MAX_FRAMES),
+        },
+    ),
+    Operation("get", "/debug/health", "What is loaded, limits, memory, names of keys; scope admin", response=Health),
+    Operation("get", "/debug/waits", "Where the server's time goes, and why each wait is there", response=WaitList),
+    Operation("get", "/debug/requests", "The latest requests, and where their time went", response=RequestList),
+    Operation(
+        "get",
+        "/debug/requests/{id}",
+        "One of them, instant by instant",
+        errors=(404,),
+        response=RequestDetail,
+    ),
+    Operation(
+        "get",
+        "/debug/trace",
+        "What the server did in the last seconds, as a Chrome trace",
+        response=Trace,
+        query={"seconds": ("how far back; default 5", 1, MAX_SECONDS)},
+    ),
+    Operation("get", "/debug/timeline/{id}", "One request, as a Chrome trace", errors=(404,), response=Trace),
 )
 """Every route of the server; the route table is checked against it."""
 
@@ -239,6 +285,9 @@ def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]
     envelope = AnthropicErrorEnvelope if shape_of(op.path) is ANTHROPIC else ErrorEnvelope
     error = {"application/json": {"schema": refs[envelope]}}
     for status in statuses(op)[1:]:
+        if status == 304:
+            answers["304"] = {"description": "The file that the caller has is the one that is here"}
+            continue
         answers[str(status)] = {"description": f"Error: {', '.join(_codes(status))}", "content": error}
     out: dict[str, Any] = {"summary": op.summary, "responses": answers}
     parameters = [_header("X-Request-Id", "a label, echoed in the answer", {"type": "string"})]
@@ -250,8 +299,11 @@ def _operation(op: Operation, refs: Mapping[type[msgspec.Struct], dict[str, Any]
         if "timeout" in op.request.__struct_fields__:
             kind = {"type": "integer", "minimum": 1}
             parameters.append(_header(TIMEOUT_HEADER, "milliseconds; as the field timeout", kind))
-    if "{id}" in op.path:
-        parameters.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    for name in re.findall(r"{(\w+)}", op.path):
+        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    for name, (description, least, greatest) in op.query.items():
+        number = {"type": "integer", "minimum": least, "maximum": greatest}
+        parameters.append({"name": name, "in": "query", "description": description, "schema": number})
     out["parameters"] = parameters
     return out
 

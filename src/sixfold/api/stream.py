@@ -18,10 +18,14 @@ from typing import Protocol
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_fault
 from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_SOCKET
+from sixfold.observability.timeline import State
 
 __all__ = ["DONE", "Renderer", "event", "stream"]
 
@@ -109,10 +113,10 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
     except Exception as error:
         generation.close()
         if not isinstance(error, SixfoldError):
-            logger.exception("request %s failed while streaming", call.request_id)
+            logger.exception("request %(request_id)s failed while streaming", {"request_id": call.request_id})
         status, body = describe(error, call.request_id)
-        call.context.metrics.count_refusal(status)
-        call.log_fault(error)
+        call.context.metrics.count_refusal(status, body.code or body.type)
+        log_fault(call, error)
         return renderer.fault(status, body, call.request_id) + renderer.done
     finally:
         outlet.close()
@@ -133,6 +137,7 @@ class _Outlet:
         self._lags_since_s = 0.0
         """Since when something is kept, without a break."""
         self._call = call
+        self._delivery = call.context.delivery
         self._max_bytes = call.context.config.stream_unread_bytes
         self._max_lag_s = call.context.config.stream_unread_s
         self._wrote = False
@@ -143,11 +148,16 @@ class _Outlet:
         self._arm()
 
     def take(self, deltas: list[ChoiceDelta]) -> None:
+        started_ns = now() if self._delivery.splits else 0
         frames = self._renderer.frames(deltas)
+        rendered_ns = now() if started_ns else 0
         if frames:
             self._wrote = True
             if self._kept or not self._connection.write_chunk(frames):
                 self._keep(frames)
+        if started_ns:
+            self._delivery.render_ns += rendered_ns - started_ns
+            self._delivery.write_ns += now() - rendered_ns
 
     async def drain(self, call: Call) -> None:
         """Write what is still kept.
@@ -157,7 +167,10 @@ class _Outlet:
         """
         if not self._kept:
             return
+        call.enter(State.SOCKET)
         loop = asyncio.get_running_loop()
+        meter, started_ns = call.context.meter, now()
+        meter.enter(API_SOCKET, started_ns)
         try:
             async with asyncio.timeout_at(loop.time() + self._lags_since_s + self._max_lag_s - time.monotonic()):
                 for start in range(0, len(self._kept), PIECE_BYTES):
@@ -165,6 +178,8 @@ class _Outlet:
         except TimeoutError:
             self._cut()
             raise ClientGone from None
+        finally:
+            meter.leave(API_SOCKET, started_ns, now())
 
     def _keep(self, frames: bytes) -> None:
         now_s = time.monotonic()

@@ -9,6 +9,8 @@ import msgspec
 from sixfold.api.context import ApiContext
 from sixfold.api.field_docs import says
 from sixfold.errors import InvalidRequest
+from sixfold.observability.requests import stage
+from sixfold.observability.timeline import State
 from sixfold.structured import StructuredOutputs, check_grammar, json_object_grammar, schema_grammar
 
 __all__ = [
@@ -91,6 +93,7 @@ def _check_form(format_: ResponseFormat) -> None:
 
 
 def _grammar(request: _Asking) -> str:
+    stage(State.GRAMMAR)
     format_, outputs = request.response_format, request.structured_outputs
     if outputs is not None:
         if format_ is not None and format_.type != "text":
@@ -113,6 +116,7 @@ def checked_grammar(schema: Any, param: str) -> str:
     Raises:
         InvalidRequest: the schema cannot be enforced; `param` as given.
     """
+    stage(State.GRAMMAR)
     grammar = schema_grammar(schema, param=param)
     check_grammar(grammar, param=param)
     return grammar

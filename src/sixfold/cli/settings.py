@@ -24,7 +24,7 @@ __all__ = ["DEFAULT", "ENVIRONMENT_PREFIX", "Resolved", "names", "resolve", "set
 
 ENVIRONMENT_PREFIX = "SIXFOLD_"
 DEFAULT = "default"
-OUTSIDE_SETTINGS = frozenset({"SIXFOLD_CACHE", "SIXFOLD_CONFIG", "SIXFOLD_ISA"})
+OUTSIDE_SETTINGS = frozenset({"SIXFOLD_API_KEY", "SIXFOLD_CACHE", "SIXFOLD_CONFIG", "SIXFOLD_ISA"})
 """Environment variables that are no settings: read before, or far below, the configuration."""
 
 LOCAL = ("model", "scheduler", "cache", "executor", "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 import sixfold.errors
@@ -23,13 +24,19 @@ from sixfold.messages import (
     Abort,
     Admitted,
     EngineStats,
+    EngineView,
     FinishAt,
     GenerateRequest,
     OutputBatch,
     Rejected,
     TokenDelta,
+    Watch,
     Welcome,
+    WorkerFacts,
 )
+from sixfold.observability.delivery import Delivery
+from sixfold.observability.meter import now
+from sixfold.observability.sites import API_ENGINE, API_RECEIVE, API_RESTART, API_VERDICT
 from sixfold.transport import Frame, FrameReader, codecs, frame
 from sixfold.transport.sockets import INSTANCE
 
@@ -39,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 2.0
 """That a new request waits for an engine that is being started again."""
+RECENT_STATS = 256
+"""A minute's: the engine sends four a second."""
 GREET_PAUSE_S = 0.05
 """Between a connection that was lost before the engine's welcome, and the next."""
 
@@ -133,6 +142,7 @@ class EngineClient:
         progress: where the supervisor sees what this process waits for, and other API processes what it holds.
         poisoned: what no API process of this server takes any more.
         api_server: this process's number.
+        delivery: where the time of what comes is counted.
     """
 
     def __init__(
@@ -145,7 +155,9 @@ class EngineClient:
         progress: Progress | None = None,
         poisoned: Poisoned | None = None,
         api_server: int = 0,
+        delivery: Delivery | None = None,
     ) -> None:
+        self._delivery = delivery or Delivery()
         self._path = path
         self._digest = config_digest
         self.tokenizer = text.tokenizer
@@ -176,7 +188,15 @@ class EngineClient:
         self._count_open, self._count_sent = Count.API_OPEN + api_server, Count.API_SENT + api_server
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
+        self.worker: WorkerFacts | None = None
+        """What the worker holds; known once connected."""
+        self._watch: tuple[Watch, Callable[[EngineView], None]] | None = None
+        """How often this process wants a view, and who takes it."""
         self.stats = EngineStats()
+        self.recent_stats: deque[tuple[int, EngineStats]] = deque(maxlen=RECENT_STATS)
+        self.batch = (0, 0)
+        """Of the latest deltas: their step, and when they were read."""
+        self._lost_ns = 0
         self.engine_epoch = 0
         self.dead: str | None = None
 
@@ -230,23 +250,39 @@ class EngineClient:
         self._count(request.n)
         self._counts[self._count_sent] += 1
         self._send(request)
+        meter, asked_ns = self._delivery.meter, now()
+        meter.enter(API_VERDICT, asked_ns, request.uid)
         try:
             await handle._verdict
         except asyncio.CancelledError:
             handle.abort()
             raise
+        finally:
+            meter.leave(API_VERDICT, asked_ns, now(), uid=request.uid)
         return handle
 
     async def _wait_up(self, deadline_s: float | None) -> None:
         left_s = RESTART_WAIT_S if deadline_s is None else min(RESTART_WAIT_S, deadline_s - time.monotonic())
+        meter, started_ns = self._delivery.meter, now()
+        meter.enter(API_RESTART, started_ns)
         try:
             await asyncio.wait_for(self._up.wait(), left_s)
         except TimeoutError:
             if left_s < RESTART_WAIT_S:
                 raise DeadlineExceeded("the deadline passed while the engine was restarted") from None
             raise NotReady("the engine is being restarted", retry_after_s=1.0) from None
+        finally:
+            meter.leave(API_RESTART, started_ns, now())
 
-    def _send(self, message: GenerateRequest | Abort | FinishAt) -> None:
+    def watch(self, period_ms: int, on_view: Callable[[EngineView], None]) -> None:
+        """Have `on_view` called with a view of the engine, at most every `period_ms` (at least 16), and of each
+        engine that follows; a later call replaces an earlier one. 0: no longer.
+        """
+        watch = Watch(period_ms)
+        self._watch = (watch, on_view) if period_ms else None
+        self._send(watch)
+
+    def _send(self, message: GenerateRequest | Abort | FinishAt | Watch) -> None:
         """To the engine, if there is one: the next one is told in another way (`_replay_all`)."""
         if self._link is not None and self.ready and self.dead is None:
             self._link.control.send(codecs.CONTROL, codecs.encode(message))
@@ -276,12 +312,18 @@ class EngineClient:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         self.engine_epoch = welcome.engine_epoch
+        if self._lost_ns:
+            self._delivery.meter.add(API_ENGINE, self._lost_ns, now())
+            self._lost_ns = 0
         self.build = f"{self._executor}/{welcome.worker.isa}"
         self.embedding_size = welcome.worker.hidden
+        self.worker = welcome.worker
         self._up.set()
         if self._faults < welcome.faults and self._faults >= 0:
             self._blame()
         self._faults = welcome.faults
+        if self._watch is not None:
+            self._send(self._watch[0])
         self._replay_all()
 
     def _blame(self) -> None:
@@ -302,6 +344,7 @@ class EngineClient:
         if link is not self._link or self.dead is not None:
             return
         was_welcome = self.ready
+        self._lost_ns = self._lost_ns or now()
         self._link = None
         self._up.clear()
         self._attaching = asyncio.ensure_future(self._attach(0.0 if was_welcome else GREET_PAUSE_S))
@@ -326,6 +369,10 @@ class EngineClient:
         message = codecs.decode_control(received.body)
         if isinstance(message, EngineStats):
             self.stats = message
+            self.recent_stats.append((now(), message))
+        elif isinstance(message, EngineView):
+            if self._watch is not None:
+                self._watch[1](message)
         elif isinstance(message, Admitted):
             handle = self._handles.get(message.uid)
             if handle is not None:
@@ -339,7 +386,9 @@ class EngineClient:
             self._on_welcome(message)
 
     def _on_outputs(self, received: Frame) -> None:
+        started_ns = now()
         batch: OutputBatch = codecs.decode_output(received.body)
+        self.batch = (batch.step_id, started_ns)
         if batch.engine_epoch != self.engine_epoch:
             return  # of an engine that is gone
         handles: dict[RequestHandle, None] = {}
@@ -348,8 +397,13 @@ class EngineClient:
             if handle is not None:
                 handle._take(delta)
                 handles[handle] = None
+        received_ns = now()
+        delivery = self._delivery
+        delivery.meter.add(API_RECEIVE, started_ns, received_ns, batch.step_id)
+        delivery.begin()
         for handle in handles:
             handle._deliver()
+        delivery.end(received_ns, batch.step_id)
 
 
 class _Link:

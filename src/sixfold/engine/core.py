@@ -15,7 +15,9 @@ from collections.abc import Callable
 
 from sixfold.executor.executor import Executor
 from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import EngineStats, GenerateRequest, StepResult, TokenDelta
+from sixfold.messages import EngineStats, EngineView, GenerateRequest, StepResult, TokenDelta
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import ENGINE_COMMIT, ENGINE_HANDOVER, ENGINE_SCHEDULE
 from sixfold.scheduler import Scheduler
 
 __all__ = ["EngineCore"]
@@ -26,6 +28,7 @@ class EngineCore:
 
     Args:
         clock: seconds, monotonic; the parts have no clock of their own.
+        meter: of this process; None: nobody asks.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class EngineCore:
         *,
         depth: int,
         clock: Callable[[], float] = time.monotonic,
+        meter: Meter | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.kv_cache = kv_cache
         self.executor = executor
         self._depth = depth
         self._clock = clock
+        self.meter = meter or Meter.private()
 
     @property
     def has_work(self) -> bool:
@@ -72,14 +77,21 @@ class EngineCore:
     def fill(self) -> None:
         """Plan and submit steps until the pipeline is full or nothing can run."""
         while self.scheduler.n_outstanding < self._depth:
+            started_ns = now()
             plan = self.scheduler.plan()
             if plan is None:
                 return
             self.kv_cache.reserve(plan)
-            self.executor.submit(self.scheduler.launch(plan))
+            planned_ns = now()
+            self.executor.submit(self.scheduler.launch(plan, self._clock()))
+            self.meter.add(ENGINE_SCHEDULE, started_ns, planned_ns, plan.step_id)
+            self.meter.add(ENGINE_HANDOVER, planned_ns, now(), plan.step_id)
 
     def commit(self, result: StepResult) -> list[TokenDelta]:
-        return self.scheduler.commit(result, self._clock())
+        started_ns = now()
+        deltas = self.scheduler.commit(result, self._clock())
+        self.meter.add(ENGINE_COMMIT, started_ns, now(), result.step_id)
+        return deltas
 
     def step(self) -> list[TokenDelta]:
         """One turn of the loop for callers that wait: fill the pipeline, then take its oldest step.
@@ -98,6 +110,9 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
+
+    def view(self, now_ns: int) -> EngineView:
+        return self.scheduler.view(now_ns)
 
     def check(self) -> None:
         """Raises: AssertionError: an invariant of scheduler or KV cache manager does not hold."""

@@ -26,6 +26,8 @@ from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, WorkerFacts
 from sixfold.model_file import open_model
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import WORKER_EMBED, WORKER_HEAD
 from sixfold.sampler import Sampler
 from sixfold.sampler.kernels import find_native
 from sixfold.structured import MatcherFactory
@@ -86,6 +88,9 @@ class NativeBackend:
                 f"{config.cache.num_kv_blocks} KV blocks do not fit into memory", param="--num-kv-blocks"
             ) from e
 
+    def count_times(self, meter: Meter) -> None:
+        self._program.count_times(np.asarray(meter.counters(WORKER_EMBED, WORKER_HEAD)))
+
     def free(self, slot: int) -> None:
         self._sampler.free(slot)
         self._prompt_logprobs.pop(slot, None)
@@ -110,6 +115,7 @@ class NativeBackend:
         hidden = np.empty((len(pooled), self._program.hidden), np.float32) if pooled is not None else None
         drawn = Drawn(np.empty(step.n_rows, np.int32), np.empty(step.n_rows, np.int32))
         self._sampler.begin(step.slots[drawing] if len(drawing) else ())
+        began_ns = now()
         self._program.run_rows(
             step.columns,
             slots.state,
@@ -123,6 +129,7 @@ class NativeBackend:
             pooled,
             hidden,
         )
+        drawn.forward_ns = began_ns, now()
         if self._head_is_wider:
             logits[:, self._absent] = -np.inf
         if len(drawing):

@@ -6,7 +6,6 @@ The worker knows nothing of requests, text or scheduling. What computes is a `Ba
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +15,8 @@ from sixfold.errors import ProtocolError
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.messages import SlotAdmit, StepResult, TokenLogprobs, WorkerFacts
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import WORKER_FORWARD, WORKER_PREPARE, WORKER_SAMPLE
 
 __all__ = ["Backend", "Drawn", "Worker"]
 
@@ -34,6 +35,8 @@ class Drawn:
     """Row -> scores of the prompt tokens at positions [start + 1, ...]."""
     embeddings: dict[int, bytes] = field(default_factory=dict)
     """Row -> the finished embedding of its prompt, as in `StepResult`."""
+    forward_ns: tuple[int, int] = (0, 0)
+    """When the model began and ended, by the meters' clock; (0, 0) where there is none."""
 
     @classmethod
     def nothing(cls) -> Drawn:
@@ -46,6 +49,7 @@ class Backend(Protocol):
 
     facts: WorkerFacts
 
+    def count_times(self, meter: Meter) -> None: ...
     def free(self, slot: int) -> None: ...
     def admit(self, admit: SlotAdmit) -> None: ...
     def copy_blocks(self, copies: Int32) -> None: ...
@@ -55,10 +59,20 @@ class Backend(Protocol):
 
 
 class Worker:
-    """Executes steps in order."""
+    """Executes steps in order.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        meter: of this process; None: nobody asks.
+
+    Attributes:
+        drawn_ns: when the last step had its tokens.
+    """
+
+    def __init__(self, backend: Backend, meter: Meter | None = None) -> None:
         self._backend = backend
+        self.meter = meter or Meter.private()
+        backend.count_times(self.meter)
+        self.drawn_ns = 0
         self._slots = Slots(backend.facts.max_slots, backend.facts.max_model_len, backend.facts.num_blocks)
         self._epoch = -1
         self._last_step = -1
@@ -66,6 +80,11 @@ class Worker:
     @property
     def facts(self) -> WorkerFacts:
         return self._backend.facts
+
+    @property
+    def next_step(self) -> int:
+        """The step that is due."""
+        return self._last_step + 1
 
     def attach(self, epoch: int) -> None:
         """Another engine is served from now on: no slot holds anything of the one before, and its steps are refused.
@@ -80,12 +99,16 @@ class Worker:
             self._slots.free(slot)
             self._backend.free(slot)
 
-    def execute(self, step: StepArrays) -> StepResult:
+    def execute(self, step: StepArrays, received_ns: int = 0) -> StepResult:
         """Apply the step's changes to the slots, run the model over its rows, draw tokens.
+
+        Args:
+            received_ns: when it came; 0: now.
 
         Raises:
             ProtocolError: the step is of an older epoch, out of order, or does not match the slots.
         """
+        received_ns = received_ns or now()
         self._check_order(step)
         for slot, _generation in step.frees:
             self._slots.free(int(slot))
@@ -98,9 +121,10 @@ class Worker:
         if len(step.copies):
             self._backend.copy_blocks(step.copies)
 
-        started = time.perf_counter()
+        applied_ns = now()
         drawn = self._backend.run(step, self._slots) if step.n_rows else Drawn.nothing()
         self._slots.append_drawn(step, drawn.token_ids)
+        self._account(step.step_id, received_ns, applied_ns, drawn.forward_ns)
         return StepResult(
             engine_epoch=step.engine_epoch,
             step_id=step.step_id,
@@ -112,8 +136,16 @@ class Worker:
             logprobs=drawn.logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
             embeddings=drawn.embeddings,
-            forward_s=time.perf_counter() - started,
+            forward_s=(self.drawn_ns - applied_ns) / 1e9,
         )
+
+    def _account(self, step: int, received_ns: int, applied_ns: int, forward_ns: tuple[int, int]) -> None:
+        began_ns, ended_ns = forward_ns if forward_ns[1] else (applied_ns, applied_ns)
+        self.drawn_ns = now()
+        add = self.meter.add
+        add(WORKER_PREPARE, received_ns, began_ns, step)
+        add(WORKER_FORWARD, began_ns, ended_ns, step)
+        add(WORKER_SAMPLE, ended_ns, self.drawn_ns, step)
 
     def prepare(self) -> bool:
         """Do a part of what some later step needs and no step so far did, while there is nothing else to do: up to a

@@ -3,7 +3,7 @@
 Runs in: every process. Owns: nothing. May import: errors. Start reading at: request.py, then step.py, output.py.
 """
 
-from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
+from sixfold.messages.control import WAIT_REASONS, Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
 from sixfold.messages.peers import AbortNamed, ApiCounts, CountsAsked, Found
@@ -18,19 +18,23 @@ from sixfold.messages.step import (
     StepResult,
     TokenLogprobs,
 )
+from sixfold.messages.view import ChoiceView, EngineView, Watch
 
 __all__ = [
     "EMBED",
     "PROMPT_LOGPROBS",
     "SAMPLE",
+    "WAIT_REASONS",
     "Abort",
     "AbortNamed",
     "Admitted",
     "ApiCounts",
     "BlockId",
+    "ChoiceView",
     "CountsAsked",
     "EngineEpoch",
     "EngineStats",
+    "EngineView",
     "Finish",
     "FinishAt",
     "FinishReason",
@@ -51,6 +55,7 @@ __all__ = [
     "TokenDelta",
     "TokenId",
     "TokenLogprobs",
+    "Watch",
     "Welcome",
     "WorkerFacts",
 ]

@@ -37,6 +37,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Choice 0, once, with the delta that follows the end of prefill: entry j scores prompt token j + 1."""
     n_cached: int = 0
     """Prompt tokens whose KV came from the prefix cache; set on the choice's first delta."""
+    started_s: float = 0.0
+    """When the first of the request's choices left the queue, CLOCK_MONOTONIC; set on the choice's first delta."""
     embedding: bytes = b""
     """With the finish of a request with `pooling`: see `StepResult.embeddings`."""
     finish: Finish | None = None

@@ -33,9 +33,12 @@ class ApiCounts(msgspec.Struct, frozen=True, kw_only=True, tag="api_counts"):
     api_server: int
     finished: dict[str, int]
     """Finish reason -> choices."""
-    refused: dict[int, int]
-    """Status -> calls."""
+    aborts: dict[str, int]
+    """Cause -> calls."""
+    refused: list[tuple[int, str, int]]
+    """Status, reason, calls."""
     streams_cut: int
+    spans_dropped: int
     engine: dict[str, int]
     """Counter of the engine -> its sum over all engines of which the process has heard."""
     histograms: dict[str, tuple[list[int], float]]

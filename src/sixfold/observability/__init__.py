@@ -1,9 +1,5 @@
-"""What the server tells about itself: the metrics of an API process, and the engine's counters beside them.
+"""What the server tells about itself: where each process's time goes, and the metrics made of it.
 
-Runs in: API process. Owns: histograms and counters of its process. May import: messages.
-Start reading at: metrics.py.
+Runs in: every process (the meter), API process (the metrics). Owns: a process's meter; histograms and counters of an
+API process. May import: messages. Start reading at: sites.py.
 """
-
-from sixfold.observability.metrics import ApiMetrics
-
-__all__ = ["ApiMetrics"]

@@ -17,6 +17,9 @@ FAULTS = {
 }
 
 
+_NOTHING = (None, 0, 0.0)
+
+
 def fault(status: int) -> Finish:
     """The end of a choice whose row failed."""
     return Finish("error", message=FAULTS.get(status, "the worker reported an unknown fault"))
@@ -34,7 +37,7 @@ def end_after(sequence: Sequence, token_id: int) -> Finish | None:
 
 def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> TokenDelta:
     """The newest token, already appended to the sequence."""
-    prompt_logprobs, n_cached = (None, 0) if sequence.has_spoken else _first_words(sequence)
+    prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     request = sequence.request
     return TokenDelta(
         uid=request.uid,
@@ -45,6 +48,7 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
         logprobs=None if logprobs is None else [logprobs],
         prompt_logprobs=prompt_logprobs,
         n_cached=n_cached,
+        started_s=started_s,
         finish=finish,
     )
 
@@ -52,7 +56,7 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
 def last_delta(sequence: Sequence, finish: Finish, embedding: bytes = b"") -> TokenDelta:
     """The end without a new token. Of the prompt's log-probabilities it carries all or none."""
     is_whole = finish.reason == "length" and sequence.n_computed >= sequence.n_prompt
-    prompt_logprobs, n_cached = (None, 0) if sequence.has_spoken else _first_words(sequence)
+    prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     return TokenDelta(
         uid=sequence.request.uid,
         choice=sequence.choice,
@@ -60,13 +64,14 @@ def last_delta(sequence: Sequence, finish: Finish, embedding: bytes = b"") -> To
         first_index=sequence.n_output,
         prompt_logprobs=prompt_logprobs if is_whole else None,
         n_cached=n_cached,
+        started_s=started_s,
         embedding=embedding,
         finish=finish,
     )
 
 
-def _first_words(sequence: Sequence) -> tuple[list[TokenLogprobs] | None, int]:
+def _first_words(sequence: Sequence) -> tuple[list[TokenLogprobs] | None, int, float]:
     """What only the first delta of a choice carries."""
     sequence.has_spoken = True
     prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
-    return prompt_logprobs, sequence.n_cached
+    return prompt_logprobs, sequence.n_cached, sequence.request.started_s

@@ -28,6 +28,7 @@ from operator import attrgetter
 from typing import Any
 
 from sixfold.kv_cache import BlockTable, KVCacheManager, Prefix
+from sixfold.observability.history import Reason
 from sixfold.scheduler.plan import Plan, Row
 from sixfold.scheduler.sequence import Key, Sequence, State
 from sixfold.scheduler.slots import SlotTable
@@ -111,9 +112,12 @@ class Planner:
         self._slots = slots
         self._max_running = max_running
         self._max_tokens = max_tokens
+        self.waits_for = Reason.STEP
+        """Why the latest plan leaves somebody in the queue, if it does."""
 
     def plan(self, step_id: int) -> Plan | None:
         """The next step; None when no row can run now."""
+        self.waits_for = Reason.STEP
         decode: list[Sequence] = []
         prefill: list[Sequence] = []
         for sequence in self._running:
@@ -136,6 +140,13 @@ class Planner:
     def _n_places(self) -> int:
         """Waiting choices that could get a slot now."""
         return min(len(self._queue), self._max_running - len(self._running), self._slots.n_free)
+
+    def lacks(self, sequence: Sequence) -> str:
+        """What a waiting choice waits for: `slots`, `blocks`, or its `turn`. Reuse of blocks is not looked for."""
+        if self._n_places() <= 0:
+            return "slots"
+        n_spare = self._kv.n_available - len(self._running)
+        return "blocks" if self._kv.blocks_for(sequence.n_known) > n_spare else "turn"
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -167,6 +178,7 @@ class Planner:
             candidates.sort(key=_TURNS[draft.plan.step_id // 2 % len(_TURNS)])
         for sequence in candidates:
             if draft.n_tokens_left == 0:
+                self.waits_for = Reason.BUDGET
                 break
             if sequence.state is State.RUNNING:
                 self._serve_chunk(draft, sequence)
@@ -221,6 +233,8 @@ class Planner:
         """The head of the queue, as far as slots and blocks reach."""
         n_places = self._n_places()
         if n_places <= 0 or draft.plan.preempted:
+            if self._queue:
+                self.waits_for = Reason.BLOCKS if draft.plan.preempted else Reason.SLOTS
             return []
         blocks_for = self._kv.blocks_for
         n_promised = sum(blocks_for(s.n_known) - len(s.table.blocks) for s in prefilling)
@@ -229,6 +243,7 @@ class Planner:
         found: list[Sequence] = []
         for sequence in self._queue:
             if n_blocks <= 0:
+                self.waits_for = Reason.BLOCKS
                 break
             n_needed = blocks_for(sequence.n_known)
             if not found:
@@ -237,9 +252,11 @@ class Planner:
                 n_needed += prefix.n_idle - len(prefix.blocks)
             n_blocks -= n_needed
             if n_blocks < 0:
+                self.waits_for = Reason.BLOCKS
                 break
             found.append(sequence)
             if len(found) == n_places:
+                self.waits_for = Reason.SLOTS
                 break
             n_blocks -= 1
         return found

@@ -28,6 +28,7 @@ from sixfold.messages import (
     PROMPT_LOGPROBS,
     SAMPLE,
     EngineStats,
+    EngineView,
     Finish,
     FinishReason,
     GenerateRequest,
@@ -36,7 +37,9 @@ from sixfold.messages import (
     StepResult,
     TokenDelta,
 )
+from sixfold.observability.history import Reason
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
+from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
 from sixfold.scheduler.deltas import end_after, fault, last_delta, token_delta
 from sixfold.scheduler.plan import Plan, Row
@@ -53,6 +56,7 @@ from sixfold.scheduler.step_messages import (
     slot_admit,
     write_rows,
 )
+from sixfold.scheduler.view import choice_views
 
 __all__ = ["Scheduler"]
 
@@ -68,6 +72,7 @@ class Scheduler:
         engine_epoch: stamped on every step.
         max_slots: rows that the worker has.
         pipeline_depth: steps that may be outstanding.
+        chronicle: hears what happens to each choice.
     """
 
     def __init__(
@@ -79,8 +84,10 @@ class Scheduler:
         engine_epoch: int,
         max_slots: int,
         pipeline_depth: int,
+        chronicle: Chronicle | None = None,
     ) -> None:
         max_running = min(config.max_num_seqs, max_slots)
+        self._max_running = max_running
         self._kv = kv_cache
         self._engine_epoch = engine_epoch
         self._pipeline_depth = pipeline_depth
@@ -123,6 +130,7 @@ class Scheduler:
         self._n_queued_tokens = 0
         """Prompt tokens of requests of which no choice has started."""
         self._counters = Counters()
+        self._chronicle = chronicle or Chronicle()
 
     # ---- what the engine asks ---------------------------------------------------------------------------------------
 
@@ -152,6 +160,8 @@ class Scheduler:
             blocks_total=self._kv.num_blocks,
             blocks_free=self._kv.n_free,
             blocks_cached=self._kv.n_cached,
+            blocks_adopted=self._kv.n_adopted,
+            blocks_rejected=self._kv.n_rejected,
             steps=self._next_step_id,
             preemptions=counters.preemptions,
             prompt_tokens=counters.prompt_tokens,
@@ -159,11 +169,55 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            waiting_for=self._waiting_for(),
+            prefilled_tokens=counters.prefilled_tokens,
+            decode_rows=counters.decode_rows,
+            step_prefill_tokens=counters.step_prefill_tokens,
+            step_decode_rows=counters.step_decode_rows,
             queued_tokens=self._n_queued_tokens,
             queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
             place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
+
+    def _waiting_for(self) -> dict[str, int]:
+        """Why choices wait, as far as there are any: the head of the queue stands for all that it has to wait for."""
+        n_queued = len(self._queue)
+        n_held = self._n_open - len(self._running) - n_queued
+        n_held -= sum(sequence.state is State.PREEMPTING for sequence in self._draining)
+        reasons = {"leader": n_held} if n_held else {}
+        if n_queued:
+            n_preempted = sum(sequence.incarnation > 0 for sequence in self._queue)
+            if n_preempted:
+                reasons["preempted"] = n_preempted
+            if n_queued > n_preempted:
+                reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
+        return reasons
+
+    def view(self, now_ns: int) -> EngineView:
+        """A picture of all this, for people; see `EngineView`."""
+        holders = [*self._running, *self._draining]
+        per_cell, cells = self._kv.block_map([(s.slot, s.table) for s in holders if s.slot >= 0])
+        return EngineView(
+            engine_epoch=self._engine_epoch,
+            step_id=self._next_step_id,
+            time_ns=now_ns,
+            outstanding=len(self._outstanding),
+            stats=self.stats(),
+            choices=choice_views(self._running, self._draining, self._queue, self._why_waiting()),
+            blocks_per_cell=per_cell,
+            cells=cells,
+        )
+
+    def _why_waiting(self) -> str:
+        """What keeps the head of the queue there; of its blocks, those that it would share are not seen."""
+        head = next(iter(self._queue), None)
+        if head is None:
+            return ""
+        if len(self._running) >= self._max_running or not self._slots.n_free:
+            return "place"
+        lacks = self._kv.blocks_for(head.n_known) + len(self._running) > self._kv.n_available
+        return "blocks" if lacks else "step"
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
@@ -240,6 +294,8 @@ class Scheduler:
             twin = request.sequences[0].table if choice else None
             sequence.table = self._kv.new_table(token_ids, salt=message.cache_salt, twin=twin, n_common=len(prompt))
             request.sequences.append(sequence)
+            if choice:
+                self._chronicle.held(sequence)
         request.n_unclosed = message.n
         self._n_open += message.n
         self._n_queued_tokens += len(prompt)
@@ -257,6 +313,7 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _enqueue(self, sequence: Sequence) -> None:
+        self._chronicle.queued(sequence, again=sequence.state is State.PREEMPTING)
         sequence.state = State.WAITING
         self._queue.push(sequence)
 
@@ -267,11 +324,13 @@ class Scheduler:
         if len(self._outstanding) >= self._pipeline_depth:
             return None
         plan = self._planner.plan(self._next_step_id)
+        if plan is None:
+            self._tell_reason()
         if plan is None and self._slots.has_unannounced and not self._outstanding:
             return Plan(self._next_step_id)
         return plan
 
-    def launch(self, plan: Plan) -> StepPlan:
+    def launch(self, plan: Plan, now_s: float = 0.0) -> StepPlan:
         """Act on a plan whose blocks were reserved; the returned message is for the worker, and must be sent."""
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
         self._next_step_id += 1
@@ -279,6 +338,7 @@ class Scheduler:
             self._counters.preemptions += 1
             self._running.remove(sequence)
             sequence.state = State.PREEMPTING
+            self._chronicle.preempted(sequence)
             self._draining.add(sequence)
             self._pass_fence(sequence)
         step = StepPlan(
@@ -291,7 +351,7 @@ class Scheduler:
         n_decode = 0
         for row in plan.rows:
             if row.prefix is not None:
-                self._admit(row)
+                self._admit(row, now_s)
                 step.admits.append(slot_admit(row.sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
@@ -299,17 +359,30 @@ class Scheduler:
             n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
             self._move_on(row)
         write_rows(step, plan.rows)
-        self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        self._chronicle.launched(step, plan.rows)
+        self._tell_reason()
+        counters = self._counters
+        counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters.step_decode_rows = n_decode
+        counters.step_prefill_tokens = step.n_tokens - n_decode
+        counters.decode_rows += n_decode
+        counters.prefilled_tokens += counters.step_prefill_tokens
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
-    def _admit(self, row: Row) -> None:
+    def _tell_reason(self) -> None:
+        """Why those wait that the latest plan leaves in the queue."""
+        self._chronicle.waits_for(self._planner.waits_for if len(self._queue) else Reason.STEP)
+
+    def _admit(self, row: Row, now_s: float) -> None:
         """Give the row's sequence a slot."""
         sequence, request = row.sequence, row.sequence.request
+        self._chronicle.admitted(sequence, self._next_step_id - 1)
         self._queue.admit(sequence)
         self._policy.admitted(request)
         if not request.has_started:
             request.has_started = True
+            request.started_s = now_s
             self._counters.prompt_tokens += sequence.n_prompt
             self._n_queued_tokens -= sequence.n_prompt
         if sequence.choice == 0 and sequence.last_turn < 0:
@@ -354,6 +427,8 @@ class Scheduler:
                 self._apply(row, index, result, deltas)
             else:
                 self._counters.wasted_rows += 1
+                if result.status[index] != RowStatus.OK:
+                    self._kv.distrust(row.table)
             if sequence.state is not running:
                 self._pass_fence(sequence)
         for parent in launched.fork_parents:
@@ -367,7 +442,7 @@ class Scheduler:
         sequence, end = row.sequence, row.end
         if result.status[index] != RowStatus.OK:
             # Whatever these blocks hold, nobody else shall reuse it.
-            sequence.is_tainted = True
+            self._kv.distrust(row.table)
             self._finish(sequence, fault(result.status[index]), deltas)
             return
         sequence.n_computed = end
@@ -412,6 +487,7 @@ class Scheduler:
         """The one way out. Frees the place at once, slot and blocks at the fence."""
         self._n_open -= 1
         self._counters.finished[reason] += 1
+        self._chronicle.closed(sequence)
         state, sequence.state = sequence.state, State.CLOSING
         if state is State.WAITING:
             self._queue.remove(sequence)
@@ -429,7 +505,7 @@ class Scheduler:
             return
         self._draining.remove(sequence)
         if sequence.table.is_open:
-            self._kv.release(sequence.table, forget=sequence.is_tainted)
+            self._kv.release(sequence.table)
         if sequence.slot >= 0:
             self._slots.free(sequence.slot, sequence.generation)
             sequence.slot = -1
@@ -437,6 +513,7 @@ class Scheduler:
             self._requeue(sequence)
         else:
             sequence.state = State.CLOSED
+            self._chronicle.passed_fence(sequence)
             self._retire(sequence.request)
 
     def _requeue(self, sequence: Sequence) -> None:

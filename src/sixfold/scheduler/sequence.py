@@ -55,6 +55,7 @@ class Request:
         "n_unclosed",
         "order",
         "sequences",
+        "started_s",
         "stop_ids",
         "uid",
         "urgency",
@@ -76,6 +77,8 @@ class Request:
         """Choices that are not CLOSED: with the last one the request is forgotten."""
         self.has_started = False
         """Whether a choice was ever admitted: until then its prompt counts as queued."""
+        self.started_s = 0.0
+        """When the first choice was admitted; CLOCK_MONOTONIC."""
         self.is_aborted = False
 
 
@@ -87,7 +90,6 @@ class Sequence:
         "generation",
         "has_spoken",
         "incarnation",
-        "is_tainted",
         "key",
         "last_turn",
         "limit",
@@ -100,6 +102,7 @@ class Sequence:
         "prompt_logprobs",
         "rank",
         "request",
+        "since_ns",
         "slot",
         "state",
         "stop_ids",
@@ -142,8 +145,8 @@ class Sequence:
 
         self.n_cached = 0
         """Prompt tokens found in the prefix cache at its first admission."""
-        self.is_tainted = False
-        """Its blocks may hold NaN: they are not retained."""
+        self.since_ns = 0
+        """CLOCK_MONOTONIC: since when it waits, in the queue or for its fence. The chronicle's."""
         self.has_spoken = self.n_output > 0
         """Whether a delta of it was emitted, be it by an engine that is gone."""
         wants_prompt_logprobs = message.prompt_logprobs is not None and choice == 0 and self.n_output == 0

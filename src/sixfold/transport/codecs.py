@@ -1,8 +1,8 @@
 """Which kinds of frames there are, and the typed decoder of each direction of each channel.
 
 channel         direction         body
-API control     API -> engine     Hello, GenerateRequest, Abort, FinishAt
-API control     engine -> API     Welcome, Admitted, Rejected, EngineStats
+API control     API -> engine     Hello, GenerateRequest, Abort, FinishAt, Watch
+API control     engine -> API     Welcome, Admitted, Rejected, EngineStats, EngineView
 API outputs     engine -> API     OutputBatch (after the API's Hello)
 worker control  worker -> engine  WorkerFacts (after the engine's Hello)
 worker steps    engine -> worker  StepArrays as bytes (after the engine's Hello)
@@ -24,12 +24,14 @@ from sixfold.messages import (
     ApiCounts,
     CountsAsked,
     EngineStats,
+    EngineView,
     FinishAt,
     Found,
     GenerateRequest,
     Hello,
     OutputBatch,
     Rejected,
+    Watch,
     Welcome,
     WorkerFacts,
 )
@@ -61,8 +63,8 @@ _A = TypeVar("_A", Found, ApiCounts)
 
 HELLO, CONTROL, OUTPUT, STEP, RESULT, PEER = 1, 2, 3, 4, 5, 6
 
-ToEngine = GenerateRequest | Abort | FinishAt
-EngineToApi = Welcome | Admitted | Rejected | EngineStats
+ToEngine = GenerateRequest | Abort | FinishAt | Watch
+EngineToApi = Welcome | Admitted | Rejected | EngineStats | EngineView
 PeerQuestion = AbortNamed | CountsAsked
 
 encode = msgspec.msgpack.Encoder().encode

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from sixfold.errors import EngineDead, SixfoldError
-from sixfold.messages import EngineStats, Finish, GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.messages import (
+    EngineStats,
+    EngineView,
+    Finish,
+    GenerateRequest,
+    TokenDelta,
+    TokenLogprobs,
+    WorkerFacts,
+)
 from sixfold.text import CHATML, ChatTemplate, Tokenizer, byte_tokenizer
 
 OnDeltas = Callable[[list[TokenDelta]], None]
@@ -166,12 +174,19 @@ class FakeEngine:
         self.sampling_defaults: dict[str, Any] = {}
         self.max_outstanding = 256
         self.n_open_elsewhere = 0
+        self.batch = (0, 0)
+        self.recent_stats: list[tuple[int, EngineStats]] = []
         self.max_queued_tokens = 1 << 20
         self.max_queue_wait_s = 0.0
         self.told: dict[str, Any] = {}
         """Fields of `stats`."""
         self.scripted = True
         self.build = "scripted"
+        self.worker: WorkerFacts | None = None
+        self.engine_epoch = 1
+        self.watched: list[int] = []
+        """The periods that were asked for, in ms; 0: no longer."""
+        self.on_view: Callable[[EngineView], None] | None = None
         self.ready = True
         self.restarting = False
         self.dead: str | None = None
@@ -204,6 +219,10 @@ class FakeEngine:
         self.live.add(handle)
         self.handles.append(handle)
         return handle
+
+    def watch(self, period_ms: int, on_view: Callable[[EngineView], None]) -> None:
+        self.watched.append(period_ms)
+        self.on_view = on_view if period_ms else None
 
     def kill(self) -> None:
         """From the loop's thread."""

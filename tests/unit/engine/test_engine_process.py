@@ -19,9 +19,21 @@ from sixfold.engine.launch import RunFiles, build_core, build_worker, resolve, w
 from sixfold.engine.worker_process import serve_engine
 from sixfold.errors import EngineDead
 from sixfold.executor.remote import RemoteExecutor
-from sixfold.messages import Abort, Admitted, EngineStats, GenerateRequest, Hello, Sampling, TokenDelta, Welcome
+from sixfold.messages import (
+    Abort,
+    Admitted,
+    EngineStats,
+    EngineView,
+    Finish,
+    GenerateRequest,
+    Hello,
+    Sampling,
+    TokenDelta,
+    Watch,
+    Welcome,
+)
 from sixfold.transport import FrameSocket, codecs, connect, listen
-from sixfold.transport.frames import PROTOCOL
+from sixfold.transport.frames import PROTOCOL, frame
 
 _instances = itertools.count(1)
 
@@ -47,12 +59,18 @@ class Api:
     def control(self) -> FrameSocket:
         return self.channels["api-control"]
 
-    def send(self, message: GenerateRequest | Abort) -> None:
+    def send(self, message: GenerateRequest | Abort | Watch) -> None:
         self.control.send(codecs.CONTROL, codecs.encode(message), block=True)
 
     def hear(self) -> object:
         """The next control message that is not a snapshot."""
-        while isinstance(message := codecs.decode_control(self.control.receive_one().body), EngineStats):
+        while isinstance(message := codecs.decode_control(self.control.receive_one().body), EngineStats | EngineView):
+            pass
+        return message
+
+    def view(self) -> EngineView:
+        """The next view."""
+        while not isinstance(message := codecs.decode_control(self.control.receive_one().body), EngineView):
             pass
         return message
 
@@ -154,6 +172,51 @@ def test_an_api_process_that_does_not_read_stops_only_itself(run: RunFiles) -> N
     other.hang_up()
 
 
+def test_who_watches_gets_views_and_nobody_else_does(run: RunFiles) -> None:
+    watcher, other = Api(run), Api(run)
+    watcher.send(Watch(16))
+    assert watcher.view().stats.blocks_total == watcher.view().stats.blocks_free
+    other.send(request(1, n_prompt=40, n=2, max_tokens=500))
+    assert other.hear() == Admitted(1)
+    while not (view := watcher.view()).choices:
+        pass
+    assert {choice.uid for choice in view.choices} == {1} and view.engine_epoch == 1
+    assert finished(other, 2) == 1000
+    while watcher.view().stats.finished.get("length", 0) < 2:
+        pass
+    last = watcher.view()  # the end is seen, though nothing happens any more
+    assert not last.choices and last.stats.blocks_free + last.stats.blocks_cached == last.stats.blocks_total
+    watcher.send(Watch(0))
+    other.send(request(2, n_prompt=4))
+    assert other.hear() == Admitted(2)
+    watcher.hang_up()
+    other.hang_up()
+
+
+def test_views_are_left_out_for_who_does_not_read(run: RunFiles) -> None:
+    stalled, other = Api(run), Api(run)
+    stalled.send(Watch(16))
+    other.send(request(1, n_prompt=4, max_tokens=1500))
+    assert other.hear() == Admitted(1) and finished(other, 1) == 1500
+    seen = [stalled.view()]
+    while seen[-1].stats.generated_tokens < 1500:
+        seen.append(stalled.view())
+    assert len(seen) < 100, "they were not kept"
+    for api in (stalled, other):
+        api.hang_up()
+
+
+def test_watching_ends_with_the_process(run: RunFiles) -> None:
+    for _ in range(20):
+        watcher = Api(run)
+        watcher.send(Watch(16))
+        watcher.hang_up()
+    other = Api(run)
+    other.send(request(1, n_prompt=4))
+    assert other.hear() == Admitted(1) and finished(other, 1) == 3
+    other.hang_up()
+
+
 def test_foreign_bytes_and_another_configuration_are_turned_away(run: RunFiles) -> None:
     api = Api(run)
     for data in (b"GET / HTTP/1.1\r\n\r\n" * 4, b""):
@@ -201,4 +264,18 @@ def test_who_dies_while_greeting_or_talks_nonsense_harms_nobody(run: RunFiles, r
     api.send(request(1, n_prompt=20))
     assert api.hear() == Admitted(1)
     assert finished(api, 1) == 3
+    api.hang_up()
+
+
+def test_an_end_before_the_first_step_was_committed_is_told(run: RunFiles) -> None:
+    api = Api(run)
+    for message in (request(1, n_prompt=2000), Abort(1)):  # in one piece of bytes
+        body = codecs.encode(message)
+        api.control._unsent += frame(codecs.CONTROL, body, seq=api.control._seq, sender=sockets.INSTANCE, epoch=0)
+        api.control._seq += 1
+    api.control.flush()
+    assert api.hear() == Admitted(1)
+    assert api.outputs()[0].finish == Finish("abort")
+    api.send(request(2, n_prompt=4))
+    assert api.hear() == Admitted(2) and finished(api, 1) == 3
     api.hang_up()

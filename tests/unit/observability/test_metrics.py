@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from sixfold.messages import ApiCounts, EngineStats
-from sixfold.observability import ApiMetrics
+from sixfold.observability.metrics import ApiMetrics
 
 
 def value(metrics: ApiMetrics, name: str, others: Sequence[ApiCounts] = (), **labels: str) -> float:

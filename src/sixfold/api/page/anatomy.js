@@ -1,0 +1,149 @@
+// What happens inside, live. Frames come up to sixty times a second: each only changes numbers in memory. Pictures are
+// drawn when the screen is, words are written four times a second.
+
+import { Blocks } from "./blocks.js";
+import { make, say } from "./dom.js";
+import { Flow } from "./flow.js";
+import { Follow, Requests } from "./requests.js";
+import { Places, Steps } from "./steps.js";
+import { History, Lives } from "./timeline.js";
+
+const WORDS_MS = 250;
+
+export class Anatomy {
+  constructor(root, feed) {
+    this._feed = feed;
+    this._shown = false;
+    this._followed = "";
+    this._wordsAt = 0;
+    this._nDrawn = -1;
+    this._flow = new Flow();
+    this._history = new History();
+    this._requests = new Requests((id) => this._choose(id));
+    this._follow = new Follow(() => this._choose(""));
+    this._blocks = new Blocks(feed, (slot) => {
+      const track = this._requests.bySlot(slot);
+      if (track) this._choose(track.id);
+    });
+    this._lives = new Lives((id) => this._choose(id));
+    this._steps = new Steps((uid) => {
+      const track = this._requests.byUid(uid);
+      if (track) this._choose(track.id);
+    });
+    this._places = new Places();
+    this._waits = make("dl", { class: "figures waits" });
+    this._veil = make("p", { class: "banner", role: "status", hidden: true });
+    root.append(
+      this._veil,
+      this._flow.element,
+      this._follow.element,
+      make(
+        "div",
+        { class: "columns" },
+        panel("Requests", "Click on one to follow it.", this._requests.element),
+        panel("Block pool", "", this._blocks.element),
+      ),
+      panel("The latest steps", "", this._steps.element),
+      make(
+        "div",
+        { class: "columns" },
+        panel("Last half minute", "", this._history.element, this._lives.element),
+        make("div", { class: "stack" }, panel("Why choices wait", "", this._waits), panel("Where time goes", "", this._places.element)),
+      ),
+    );
+    feed.listen((frame) => frame && this._take(frame));
+    this._drawSoon = this._draw.bind(this);
+  }
+
+  show(followed) {
+    if (followed) this._followed = followed;
+    if (this._shown) return;
+    this._shown = true;
+    requestAnimationFrame(this._drawSoon);
+  }
+
+  hide() {
+    this._shown = false;
+  }
+
+  _choose(id) {
+    this._followed = id;
+    history.replaceState(null, "", id ? `#anatomy/${encodeURIComponent(id)}` : "#anatomy");
+    this._wordsAt = 0;
+    if (id) this._follow.element.scrollIntoView({ block: "nearest" });
+  }
+
+  _take(frame) {
+    this._flow.take(frame);
+    this._requests.take(frame);
+    this._history.take(frame);
+    this._steps.take(frame);
+    this._places.take(frame);
+  }
+
+  _draw(now) {
+    if (!this._shown) return;
+    requestAnimationFrame(this._drawSoon);
+    const { frame, nFrames, connection } = this._feed;
+    this._veil.hidden = connection === "open" || connection === "connecting";
+    if (!this._veil.hidden) say(this._veil, lost(this._feed));
+    if (!frame) return;
+    const track = this._followed ? this._requests.find(this._followed) : null;
+    if (nFrames !== this._nDrawn || this._flow.moves) this._flow.draw(now);
+    if (nFrames !== this._nDrawn) {
+      this._blocks.draw(this._requests.names(), new Set(track && !track.ended ? track.slots : []));
+    }
+    if (now - this._wordsAt > WORDS_MS) {
+      this._wordsAt = now;
+      this._flow.write(frame);
+      this._requests.write(track);
+      this._follow.write(this._followed, track);
+      this._history.draw(frame.time_ms);
+      this._lives.draw(this._requests.all(), frame.time_ms, track);
+      this._steps.draw();
+      this._places.draw();
+      this._writeWaits(frame);
+    }
+    this._nDrawn = nFrames;
+  }
+
+  _writeWaits(frame) {
+    const rows = new Map(Object.entries(WAITS).map(([reason, words]) => [words, 0]));
+    for (const choice of frame.choices) if (WAITS[choice.reason]) rows.set(WAITS[choice.reason], rows.get(WAITS[choice.reason]) + 1);
+    for (const [stage, words] of Object.entries(STAGES)) rows.set(words, frame.requests.filter((request) => request.stage === stage).length);
+    if (!this._waits.children.length) {
+      for (const words of rows.keys()) this._waits.append(make("div", {}, make("dt", {}, words), make("dd", {}, "0")));
+    }
+    [...rows.values()].forEach((n, index) => {
+      const row = this._waits.children[index];
+      say(row.lastChild, String(n));
+      row.classList.toggle("some", n > 0);
+    });
+  }
+}
+
+const WAITS = {
+  place: "For a place among those that run",
+  blocks: "For free blocks",
+  step: "For the next step",
+  order: "Behind others in the queue",
+  prompt: "For the prompt they share",
+};
+
+const STAGES = {
+  receive: "For the rest of a body",
+  prepare: "For template and tokenizer",
+  submit: "For the engine's verdict",
+};
+
+function lost(feed) {
+  if (feed.connection === "refused") return `The server does not show this: ${feed.problem}.`;
+  if (feed.connection === "closed") return "Paused while the page is hidden.";
+  const left = Math.max(0, Math.ceil((feed.retryAt - Date.now()) / 1000));
+  return `The connection is lost (${feed.problem}). What you see is old. Next try in ${left} s.`;
+}
+
+function panel(title, hint, ...children) {
+  const words = hint ? make("p", { class: "hint" }, hint) : null;
+  return make("section", { class: "panel", "aria-label": title }, make("h2", {}, title), words, ...children);
+}

@@ -1,0 +1,60 @@
+"""What the scheduler holds, as a picture for people (`EngineView`). Reads and changes nothing.
+
+Why a choice waits, as the next plan would see it:
+
+    place    as many choices run as may, or there is no slot
+    blocks   it is the next in line, and its tokens do not fit into the blocks that are left
+    step     it is the next in line, and nothing is in its way but the next step
+    order    others are in front of it
+    prompt   another choice of its request computes the prompt that they share
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from sixfold.messages import ChoiceView
+from sixfold.scheduler.sequence import Sequence, State
+
+__all__ = ["MAX_RUNNING", "MAX_WAITING", "choice_views"]
+
+MAX_RUNNING, MAX_WAITING = 256, 64
+"""Choices in one view, at most: what more there is, is only counted."""
+
+
+def choice_views(
+    running: Iterable[Sequence], draining: Iterable[Sequence], queue: Iterable[Sequence], head_reason: str
+) -> list[ChoiceView]:
+    """Those with a slot, then those that wait.
+
+    Args:
+        head_reason: why the first one in the queue waits.
+    """
+    found = [_view(sequence, "") for sequence in islice(_chain(running, draining), MAX_RUNNING)]
+    for place, sequence in enumerate(islice(queue, MAX_WAITING)):
+        found.append(_view(sequence, head_reason if place == 0 or head_reason == "place" else "order"))
+        found += [_view(s, "prompt") for s in sequence.request.sequences if s.state is State.HELD]
+    return found[: MAX_RUNNING + MAX_WAITING]
+
+
+def _chain(running: Iterable[Sequence], draining: Iterable[Sequence]) -> Iterator[Sequence]:
+    yield from running
+    yield from draining
+
+
+def _view(sequence: Sequence, reason: str) -> ChoiceView:
+    return ChoiceView(
+        sequence.request.uid,
+        sequence.choice,
+        sequence.state.value,
+        reason,
+        sequence.n_prompt,
+        sequence.n_computed,
+        sequence.n_output,
+        sequence.n_cached,
+        len(sequence.table.blocks),
+        sequence.slot,
+        sequence.incarnation,
+        sequence.limit,
+    )

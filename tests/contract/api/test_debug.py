@@ -1,0 +1,32 @@
+"""What operators ask about waits and requests. The fake engine has no other processes: there is little to tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sixfold.observability.sites import SITES
+
+from .conftest import Target
+from .test_keys import Keys, keys  # noqa: F401 - a fixture
+
+
+def test_the_register_is_there_without_counts(target: Target) -> None:
+    sites = target.get("/debug/waits").json["data"]
+    assert {site["name"] for site in sites} == {site.name for site in SITES}
+    fence = next(site for site in sites if site["name"] == "engine.fence")
+    assert (fence["kind"], fence["component"]) == ("invariant", "engine") and fence["protects"] and fence["test"]
+    assert "count" not in fence
+
+
+def test_there_are_no_requests_to_show(target: Target) -> None:
+    target.complete()
+    assert target.get("/debug/requests").json == {"data": [], "object": "list"}
+    answer = target.get("/debug/requests/nobody")
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
+
+
+def test_only_admins_see_what_others_do(serve: Any, keys: Keys) -> None:  # noqa: F811
+    target, _ = serve(api_key_file=str(keys.path))
+    for path in ("/debug/waits", "/debug/requests", "/debug/requests/x"):
+        answers = [target.get(path, **headers) for headers in ({}, keys.bearer("alice"), keys.bearer("root"))]
+        assert [answer.status for answer in answers] == [401, 403, 404 if path.endswith("x") else 200]

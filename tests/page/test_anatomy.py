@@ -1,0 +1,172 @@
+"""The anatomy and the health in a browser: what is shown while sixteen answers are made, and what it costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.e2e.serving import Server
+
+from .browser import busy
+
+OpenPage = Callable[..., Any]
+
+
+def stories(n: int, max_tokens: int = 900) -> list[dict[str, Any]]:
+    return [
+        {
+            "messages": [{"role": "user", "content": f"{i} " * (20 + 10 * i)}],
+            "max_tokens": max_tokens,
+            "request_id": f"r{i}",
+        }
+        for i in range(n)
+    ]
+
+
+def colours(page: Any, selector: str) -> int:
+    """How many different colours a canvas shows."""
+    return int(
+        page.evaluate(
+            """selector => {
+                const canvas = document.querySelector(selector);
+                const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+                return new Set(new Uint32Array(data.buffer)).size;
+            }""",
+            selector,
+        )
+    )
+
+
+def test_sixteen_requests_are_seen_and_one_is_followed_to_its_end(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/#anatomy")
+    page.locator("#state", has_text="ready").wait_for()
+    rows = page.locator(".requests tbody tr:not(.ended)")
+    with busy(server, stories(16)):
+        rows.nth(15).wait_for()
+        page.locator(".part.scheduler", has_text="12 run, 4 wait").wait_for()
+        assert page.locator(".part.api .figure").inner_text() == "16 requests"
+        assert page.locator(".waits .some").first.inner_text().startswith("For a place")
+        assert colours(page, "canvas.map") > 12, "a colour for each"
+        rows.nth(2).locator("button").click()
+        follow = page.locator(".follow")
+        follow.get_by_text("writes", exact=True).wait_for()
+        assert "#anatomy/chatcmpl-" in page.url
+        follow.locator("li[aria-current=step]", has_text="written").wait_for()
+        follow.locator("dd", has_text="ended (length)").wait_for(timeout=30_000)
+        assert follow.locator("dd", has_text="900").count() >= 1
+    page.locator(".part.scheduler", has_text="0 run, 0 wait").wait_for()
+
+
+def test_a_block_leads_to_its_request(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/#anatomy")
+    with busy(server, stories(1)):
+        page.locator(".requests tbody tr:not(.ended)").first.wait_for()
+        page.wait_for_function("document.querySelector('canvas.map').width > 0")
+        for _ in range(20):  # the first cells may be shared or cached
+            page.wait_for_timeout(50)
+            box = page.locator("canvas.map").bounding_box()
+            for x in range(4, 200, 10):
+                page.mouse.click(box["x"] + x, box["y"] + 4)
+                if page.locator(".follow").is_visible():
+                    return
+    pytest.fail("no block leads anywhere")
+
+
+def test_a_chat_can_be_followed(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url)
+    page.get_by_label("Longest answer").fill("600")
+    page.get_by_label("Message", exact=True).fill("Tell me.")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Follow this request").click()
+    page.locator(".follow", has_text="written").wait_for()
+    page.locator(".follow dd", has_text="ended (length)").wait_for()
+    page.get_by_role("button", name="Stop following").click()
+    assert not page.locator(".follow").is_visible()
+
+
+def test_a_lost_feed_is_shown_and_comes_back(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/#anatomy")
+    page.locator("#state", has_text="ready").wait_for()
+    page.route("**/debug/live*", lambda route: route.abort())
+    api = next(pid for pid, line in server.children().items() if "api 0" in line)
+    os.kill(api, 9)
+    page.locator("#anatomy .banner", has_text="The connection is lost").wait_for()
+    page.locator("#state", has_text="connection lost").wait_for()
+    page.unroute_all()
+    page.locator("#state", has_text="ready").wait_for()
+    assert not page.locator("#anatomy .banner").is_visible()
+
+
+def test_nobody_watches_while_nobody_looks(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/#anatomy")
+    page.locator("#state", has_text="ready").wait_for()
+    assert frames_seen(server) == 2, "this page, and the question itself"
+    page.get_by_role("link", name="Chat").click()
+    page.wait_for_function("location.hash === '#chat'")
+    while frames_seen(server) != 1:
+        page.wait_for_timeout(20)
+
+
+def frames_seen(server: Server) -> int:
+    """Watchers, who asks among them."""
+    _, _, data = server.request("GET", "/debug/live?frames=1&interval_ms=16")
+    return int(data.split(b'"n_watchers":')[1].split(b",")[0].split(b"}")[0])
+
+
+def test_sixty_frames_a_second_do_not_make_it_crawl(server: Server, open_page: OpenPage) -> None:
+    """The page stays able to answer while everything moves: no task of it takes long, and its elements do not grow."""
+    page = open_page(f"{server.url}/#anatomy")
+    page.locator("#state", has_text="ready").wait_for()
+    with busy(server, stories(16, max_tokens=1500)):
+        page.locator(".requests tbody tr:not(.ended)").nth(11).wait_for()
+        page.wait_for_timeout(500)
+        first = page.evaluate("document.querySelectorAll('*').length")
+        page.wait_for_timeout(1000)
+        assert page.evaluate("document.querySelectorAll('*').length") < first + 60
+
+
+def test_health_shows_what_is_loaded(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/#health")
+    page.locator("[data-card=Model]", has_text="scripted").wait_for()
+    assert "1,024 of 16 tokens" in page.locator("[data-card=Memory]").inner_text()
+    assert "none" in page.locator("[data-card=Keys]").inner_text()
+
+
+@pytest.mark.parametrize("view", ["chat", "anatomy", "health"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_all_of_it_and_nothing_sticks_out(
+    server: Server, open_page: OpenPage, view: str, theme: str
+) -> None:
+    page = open_page(f"{server.url}/#{view}", color_scheme=theme, reduced_motion="reduce")
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.locator("#state", has_text="ready").wait_for()
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('main *, header *')].filter((element) => {
+            if (element.closest('.scroll')) return false;
+            const box = element.getBoundingClientRect();
+            return box.width && (box.right > innerWidth + 1 || box.left < -1);
+        }).map((element) => element.outerHTML.slice(0, 120))"""
+    )
+    assert wide == []
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, back[4:-1].split(","))) < 384) == (theme == "dark")
+
+
+def test_everything_is_named_and_can_be_reached_by_keyboard(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url)
+    page.locator("#state", has_text="ready").wait_for()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, a, input, textarea')].filter((element) =>
+            !element.textContent.trim() && !element.getAttribute('aria-label') && !element.closest('label')
+        ).map((element) => element.outerHTML)"""
+    )
+    assert nameless == []
+    seen = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"))
+    assert {"Chat", "Anatomy", "Health", "key-button", "theme"} <= seen
+    page.locator("#theme").press("Enter")
+    assert "light" in page.locator("#theme").inner_text()

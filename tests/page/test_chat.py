@@ -1,0 +1,180 @@
+"""The chat in a browser: streaming, stopping, changing what was said, a schema, a key, a server that goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.serving import Server
+
+from sixfold.api.keys import new_key
+
+OpenPage = Callable[..., Any]
+Scripted = Callable[[Any, list[Any]], None]
+HOSTILE = "<b>bold</b><img src=x onerror=alert(1)>"
+
+
+def ask(page: Any, text: str = "Count.") -> Any:
+    """Send a message; the last answer's element."""
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+    return page.locator(".message.assistant").last
+
+
+def answer(page: Any) -> str:
+    """The text of the answer, once it is complete."""
+    page.locator("#regenerate").wait_for()
+    return str(page.locator(".message.assistant .body").last.text_content())
+
+
+def test_an_answer_is_streamed(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one ", "two ", "three "] * 30)
+    message = ask(page)
+    message.locator(".token").nth(3).wait_for()
+    assert message.get_attribute("aria-busy") == "true", "it is not complete yet"
+    assert page.locator("#stop").is_visible()
+    assert answer(page) == "one two three " * 30
+    assert "91 written" in message.locator(".foot").inner_text()
+    message.locator(".token").nth(1).hover()
+    page.get_by_role("tooltip").wait_for()
+    assert "100 %" in page.get_by_role("tooltip").inner_text()
+
+
+def test_stop_in_the_middle(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "] * 1500)
+    message = ask(page)
+    message.locator(".token").nth(5).wait_for()
+    page.locator("#stop").click()
+    assert 5 < answer(page).count("one") < 1500
+    assert message.get_by_text("Stopped.").is_visible()
+    server.wait_idle()
+
+
+def test_what_a_model_says_is_text(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    page.on("dialog", lambda dialog: pytest.fail("a script of the model ran"))
+    page.get_by_label("Show how likely each token was").uncheck()
+    scripted(page, [HOSTILE, "\n", "```\n", HOSTILE, "\n", "```\n"])
+    ask(page, HOSTILE)
+    assert HOSTILE in answer(page)
+    assert page.locator(".message img, .message b").count() == 0
+    assert page.locator(".message.assistant pre code").inner_text().strip() == HOSTILE
+
+
+def test_edit_regenerate_and_what_is_kept(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "])
+    ask(page, "first")
+    answer(page)
+    scripted(page, ["two "])
+    page.locator("#regenerate").click()
+    page.locator(".message.assistant", has_text="two").wait_for()
+    assert page.locator(".message").count() == 2
+    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_label("Change the message").fill("other")
+    page.get_by_role("button", name="Send again").click()
+    assert answer(page).strip() == "two"
+    page.reload()
+    assert page.locator(".message.user .body").all_inner_texts() == ["other"]
+    page.locator("#new-chat").click()
+    assert page.locator(".message").count() == 0
+    page.get_by_role("button", name="other", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save", exact=False).first.click()
+    saved = json.loads(Path(download.value.path()).read_text())
+    assert [one["role"] for one in saved["messages"]] == ["user", "assistant"]
+
+
+def test_settings_reach_the_server_and_empty_ones_do_not(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url)
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Longest answer").fill("3")
+    page.get_by_label("Stop at").fill("END\nSTOP")
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "hi")
+    body = json.loads(request.value.post_data)
+    assert (body["temperature"], body["max_tokens"], body["stop"]) == (0, 3, ["END", "STOP"])
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert not {"top_p", "top_k", "min_p", "seed", "response_format"} & set(body)
+    answer(page)
+    assert page.get_by_text("Cut at its longest length.").is_visible()
+
+
+def test_a_schema_is_held_to_and_a_wrong_one_is_explained(
+    server: Server, open_page: OpenPage, scripted: Scripted
+) -> None:
+    page = open_page(server.url)
+    page.get_by_label("Answer with JSON of this schema").check()
+    scripted(page, ['{"answer":"yes","sure":true}'])
+    ask(page)
+    assert json.loads(answer(page)) == {"answer": "yes", "sure": True}
+    page.get_by_label("JSON schema").fill('{"type": "object", "minimumm": 3}')
+    page.get_by_role("button", name="Check with the server").click()
+    page.locator("#schema-state", has_text="minimumm").wait_for()
+    page.get_by_label("JSON schema").fill("{")
+    page.locator("#schema-state", has_text="Not JSON").wait_for()
+
+
+def test_the_servers_words_are_shown_where_it_refuses(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url)
+    page.get_by_label("Top p").fill("7")
+    message = ask(page)
+    message.get_by_text("top_p").wait_for()
+    assert page.locator("#regenerate").is_visible()
+
+
+def test_a_key_is_asked_for_and_sent(open_page: OpenPage, tmp_path: Path) -> None:
+    key, digest = new_key()
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[alice]\nsha256 = "{digest}"\n')
+    os.chmod(file, 0o600)
+    with Server("scripted", "--api-key-file", str(file)) as guarded:
+        page = open_page(guarded.url)
+        page.get_by_label("Longest answer").fill("4")
+        ask(page)
+        page.get_by_label("API key").fill("wrong")
+        page.get_by_role("button", name="Use this key").click()
+        page.locator(".message .hint[data-kind=bad]").wait_for()
+        page.locator("#regenerate").click()
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        page.locator(".message.assistant .token").first.wait_for()
+        assert page.evaluate("Object.values(localStorage).join()").find(key) < 0
+        page.goto(f"{guarded.url}/#health")
+        page.locator("#key-why", has_text="admin").wait_for()
+
+
+def test_a_lost_connection_is_shown_and_recovered(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    page.locator("#state", has_text="ready").wait_for()
+    scripted(page, ["one "] * 1500)
+    message = ask(page)
+    message.locator(".token").nth(3).wait_for()
+    page.context.set_offline(True)
+    page.unroute_all()
+    page.route("**/*", lambda route: route.abort())
+    message.get_by_text("The connection was lost here.").wait_for()
+    page.locator(".banner", has_text="The connection is lost").wait_for()
+    page.unroute_all()
+    page.context.set_offline(False)
+    page.locator(".banner", has_text="Connected again").wait_for()
+    scripted(page, ["two "])
+    page.locator("#regenerate").click()
+    assert answer(page).strip() == "two"
+
+
+def test_a_restart_of_the_engine_is_a_pause(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "] * 200 + ["two "])
+    message = ask(page)
+    message.locator(".token").nth(3).wait_for()
+    engine = next(pid for pid, line in server.children().items() if "engine" in line)
+    os.kill(engine, 9)
+    assert answer(page) == "one " * 200 + "two "
