@@ -14,7 +14,7 @@ from .browser import busy
 OpenPage = Callable[..., Any]
 
 
-def stories(n: int, max_tokens: int = 900) -> list[dict[str, Any]]:
+def stories(n: int, max_tokens: int = 500) -> list[dict[str, Any]]:
     return [
         {
             "messages": [{"role": "user", "content": f"{i} " * (20 + 10 * i)}],
@@ -55,7 +55,7 @@ def test_sixteen_requests_are_seen_and_one_is_followed_to_its_end(server: Server
         assert "#anatomy/chatcmpl-" in page.url
         follow.locator("li[aria-current=step]", has_text="written").wait_for()
         follow.locator("dd", has_text="ended (length)").wait_for(timeout=30_000)
-        assert follow.locator("dd", has_text="900").count() >= 1
+        assert follow.locator("dd", has_text="500").count() >= 1
     page.locator(".part.scheduler", has_text="0 run, 0 wait").wait_for()
 
 
@@ -76,7 +76,7 @@ def test_a_block_leads_to_its_request(server: Server, open_page: OpenPage) -> No
 
 def test_a_chat_can_be_followed(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url)
-    page.get_by_label("Longest answer").fill("600")
+    page.get_by_label("Longest answer").fill("250")
     page.get_by_label("Message", exact=True).fill("Tell me.")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="Follow this request").click()
@@ -119,7 +119,7 @@ def test_sixty_frames_a_second_do_not_make_it_crawl(server: Server, open_page: O
     """The page stays able to answer while everything moves: no task of it takes long, and its elements do not grow."""
     page = open_page(f"{server.url}/#anatomy")
     page.locator("#state", has_text="ready").wait_for()
-    with busy(server, stories(16, max_tokens=1500)):
+    with busy(server, stories(16, max_tokens=800)):
         page.locator(".requests tbody tr:not(.ended)").nth(11).wait_for()
         page.wait_for_timeout(500)
         first = page.evaluate("document.querySelectorAll('*').length")
