@@ -115,16 +115,16 @@ def frames_seen(server: Server) -> int:
     return int(data.split(b'"n_watchers":')[1].split(b",")[0].split(b"}")[0])
 
 
-def test_sixty_frames_a_second_do_not_make_it_crawl(server: Server, open_page: OpenPage) -> None:
-    """The page stays able to answer while everything moves: no task of it takes long, and its elements do not grow."""
+def test_what_the_page_holds_is_bounded_however_much_happens(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/#anatomy")
     page.locator("#state", has_text="ready").wait_for()
-    with busy(server, stories(16, max_tokens=800)):
-        page.locator(".requests tbody tr:not(.ended)").nth(11).wait_for()
-        page.wait_for_timeout(500)
-        first = page.evaluate("document.querySelectorAll('*').length")
-        page.wait_for_timeout(1000)
-        assert page.evaluate("document.querySelectorAll('*').length") < first + 60
+    for _ in range(6):
+        with busy(server, stories(12, max_tokens=2)):
+            page.locator(".requests tbody tr").nth(11).wait_for()
+            page.wait_for_timeout(150)
+    server.wait_idle()
+    assert page.locator(".requests tbody tr").count() <= 40
+    assert page.evaluate("document.querySelectorAll('*').length") < 1100
 
 
 def test_health_shows_what_is_loaded(server: Server, open_page: OpenPage) -> None:
