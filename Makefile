@@ -2,7 +2,7 @@
 #
 #   make install    .venv with pinned dependencies and the compiled package
 #   make serve      the default model on http://127.0.0.1:8000          MODEL=name-or-path  ARGS="--port 9000"
-#   make test       the tests (adds their dependencies to .venv)        ARGS="-k scheduler -x"
+#   make test       the tests (adds their dependencies to .venv)        ARGS="-k scheduler -x"  TEST_JOBS=2
 #   make clients    what the clients' tests need, into build/clients-env (make test skips them without)
 #   make lint       every check except the tests;  make fix: what can be repaired by a tool
 #   make wheel      dist/: for every x86-64 or AArch64 Linux with a C library as new as this one's
@@ -12,6 +12,7 @@
 PYTHON ?= python3
 MODEL ?= smollm2
 ARGS ?=
+TEST_JOBS ?= 2
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
@@ -90,7 +91,7 @@ test: test-extras
 	@for model in $(TEST_MODELS); do \
 		$(BIN)/sixfold pull $$model || echo "-- $$model is not here: tests that need it will be skipped"; \
 	done
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 clients: test-extras
 	@sh scripts/client_envs.sh $(BIN)/python

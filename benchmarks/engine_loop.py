@@ -25,7 +25,7 @@ from serving import cpu_s
 
 from sixfold.config import Config
 from sixfold.engine.engine_process import EngineServer
-from sixfold.engine.launch import RunFiles, build_core, resolve, write_run_files
+from sixfold.engine.launch import RunFiles, build_core, open_journal, resolve, write_run_files
 from sixfold.engine.life import become_child
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
@@ -98,7 +98,9 @@ def _measure(run_dir: str, n_rows: int, step_s: float, n_steps: int) -> list[flo
 def _run_engine(run: RunFiles, listener: object) -> None:
     try:
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
-        EngineServer(build_core(run.config, executor, epoch=run.epoch), executor, listener, run).run()  # type: ignore
+        journal = open_journal(os.memfd_create("journal"), run, executor.facts, executor.instance)
+        core = build_core(run.config, executor, epoch=1, hash_key=bytes.fromhex(run.hash_key), journal=journal)
+        EngineServer(core, executor, listener, run).run()  # type: ignore[arg-type]
     except BaseException:  # noqa: BLE001 - the forked process ends here, whatever happened
         traceback.print_exc()
     finally:

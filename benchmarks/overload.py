@@ -1,17 +1,23 @@
-"""Twenty times more than the server can do: does it go on at its pace, and does it refuse at once?
+"""Twenty times more clients than the server can serve: does it keep its pace, refuse at once, and stay as it is?
 
-    python benchmarks/overload.py --model smollm2 --seconds 8
+    python benchmarks/overload.py --model smollm2 --seconds 60
 
-First as many clients as the server runs at a time, each asking again when it is answered: the peak. Then twenty times
-as many, with a deadline each. Prints one JSON object:
+First as many clients as the server runs at a time, then twice as many, each asking again when it is answered: the
+better of both is the peak. Then twenty times as many, with a deadline each. Prints one JSON object:
 
-    peak, overloaded      tokens per second
+    peak, overloaded      tokens per second, and `kept`, the second by the first
     accepted, refused     calls under overload
     in_time               part of the accepted calls that were answered within their deadline
-    refusal_ms            p50 and p99 of the time to a 429
-    memory_mib            of all processes, before, at the peak and under overload
+    refusal_ms            p50, p99 and the longest time from connecting to the end of a 429, as the probe sees it
+    memory_mib            resident memory by process: ready, after the peak, and at quarters of the overload
+    growth                the largest sum of the overload's second half by that of its first, minus 1
 
-A refused client waits as long as `retry-after-ms` says.
+Load and probe are processes of their own. The load runs only on what the server leaves (SCHED_IDLE): it stands for
+other machines, and must not take the server's cores. The probe asks at a steady rate whatever the answers are, and
+takes a new connection for each question. A refused client comes again after what `retry-after-ms` says.
+
+KV memory is reserved at the start and touched when a block is used for the first time. The pool is small here
+(`--num-kv-blocks`), so that every block has been used before the overload begins, and what still grows shows.
 """
 
 from __future__ import annotations
@@ -19,17 +25,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
+import multiprocessing as mp
 import os
 import re
-import signal
-import subprocess
-import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
+from urllib.parse import urlsplit
+
+from serving import Server, rollup, served, wait_ready
 
 OVERLOAD = 20
+PROBE_PERIOD_S = 0.05
+SAMPLE_S = 1.0
+Address = tuple[str, int]
 
 
 @dataclass
@@ -37,42 +50,55 @@ class Tally:
     n_tokens: int = 0
     accepted: int = 0
     in_time: int = 0
+    refused: int = 0
     other: dict[int, int] = field(default_factory=dict)
-    refusals_s: list[float] = field(default_factory=list)
 
 
-async def call(host: str, port: int, document: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-    """One POST on a connection of its own."""
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
+class Connection:
+    """One connection, one call at a time."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(self, document: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a completion."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address)
+        reader, writer = self._streams
         body = json.dumps(document).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        data = await reader.read()
-    finally:
-        writer.close()
-    top, _, rest = data.partition(b"\r\n\r\n")
-    lines = top.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    return int(lines[0].split()[1]), headers, rest
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._address[0]}\r\nContent-Type: application/json\r\n"
+        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        top = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in top[1:])}
+        answer = await reader.readexactly(int(headers["content-length"]))
+        if headers.get("connection") == "close":
+            self.close()
+        return int(top[0].split()[1]), headers, answer
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
 
 
-async def client(
-    number: int, address: tuple[str, int], options: argparse.Namespace, end_s: float, tally: Tally
-) -> None:
+def question(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """No two share a prefix."""
+    return {
+        "prompt": name + " the quick brown fox" * (options.prompt_tokens // 4),
+        "max_tokens": options.output_tokens,
+        "ignore_eos": True,
+        "timeout": options.deadline,
+    }
+
+
+async def client(name: str, address: Address, options: argparse.Namespace, end_s: float, tally: Tally) -> None:
+    connection = Connection(address)
     n = 0
     while time.monotonic() < end_s:
         n += 1
-        prompt = f"{number} {n} " + "the quick brown fox " * (options.prompt_tokens // 4)
-        document = {
-            "prompt": prompt,
-            "max_tokens": options.output_tokens,
-            "ignore_eos": True,
-            "timeout": options.deadline,
-        }
         began_s = time.monotonic()
-        status, headers, body = await call(*address, document)
+        status, headers, body = await connection.call(question(f"{name} {n}", options))
         took_s = time.monotonic() - began_s
         if status == 200:
             tally.accepted += 1
@@ -80,80 +106,159 @@ async def client(
             if time.monotonic() <= end_s:
                 tally.n_tokens += json.loads(body)["usage"]["completion_tokens"]
         elif status == 429:
-            tally.refusals_s.append(took_s)
+            tally.refused += 1
             await asyncio.sleep(min(int(headers["retry-after-ms"]) / 1e3, max(0.0, end_s - time.monotonic())))
         else:
             tally.other[status] = tally.other.get(status, 0) + 1
+    connection.close()
 
 
-async def load(n_clients: int, address: tuple[str, int], options: argparse.Namespace) -> Tally:
+async def load(n_clients: int, address: Address, options: argparse.Namespace, seconds: float) -> Tally:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     tally = Tally()
-    end_s = time.monotonic() + options.seconds
-    await asyncio.gather(*(client(i, address, options, end_s, tally) for i in range(n_clients)))
+    end_s = time.monotonic() + seconds
+    # They do not all come at the same moment.
+    clients = []
+    for i in range(n_clients):
+        clients.append(asyncio.ensure_future(client(f"{n_clients}-{i}", address, options, end_s, tally)))
+        await asyncio.sleep(0.5 / n_clients)
+    await asyncio.gather(*clients)
     return tally
 
 
-def memory_mib(supervisor: int) -> float:
-    """Resident memory of a process and its children."""
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(supervisor)], capture_output=True, text=True).stdout
-    total = 0
-    for pid in (supervisor, *map(int, children.split())):
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            total += int(re.search(r"Pss:\s+(\d+)", file.read()).group(1))  # type: ignore[union-attr]
-    return round(total / 1024, 1)
+async def probe(address: Address, options: argparse.Namespace, seconds: float) -> list[float]:
+    """Seconds from connecting to the end of each 429."""
+    refusals_s: list[float] = []
+
+    async def ask(name: str) -> None:
+        began_s = time.monotonic()
+        connection = Connection(address)
+        status, _, _ = await connection.call(question(name, options))
+        if status == 429:
+            refusals_s.append(time.monotonic() - began_s)
+        connection.close()
+
+    began_s = time.monotonic()
+    asked = []
+    for n in range(int(seconds / PROBE_PERIOD_S)):
+        await asyncio.sleep(max(0.0, began_s + n * PROBE_PERIOD_S - time.monotonic()))
+        asked.append(asyncio.ensure_future(ask(f"probe {n}")))
+    await asyncio.gather(*asked)
+    return refusals_s
+
+
+def _child(pipe: Any, work: Callable[..., Any], *args: Any) -> None:
+    pipe.send(asyncio.run(work(*args)))
+
+
+def beside(work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Run a coroutine function in a process of its own; what is returned waits for its result."""
+    mine, theirs = mp.Pipe(duplex=False)
+    process = mp.get_context("spawn").Process(target=_child, args=(theirs, work, *args))
+    process.start()
+    theirs.close()
+
+    def result() -> Any:
+        try:
+            return mine.recv()
+        finally:
+            process.join()
+
+    return result
+
+
+def memory_mib(server: Server) -> dict[str, float]:
+    """Resident memory by process."""
+    found = {}
+    for pid in [server.pid, *Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode().removeprefix("sixfold: ")
+        resident = re.search(r"Rss:\s+(\d+)", rollup(pid))
+        found[title] = round(int(resident.group(1)) / 1024, 1) if resident else 0.0
+    return found
+
+
+class MemoryWatch:
+    """Looks at the server's memory once a second, from now on."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._ended = threading.Event()
+        self.samples: list[dict[str, float]] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(SAMPLE_S):
+            self.samples.append(memory_mib(self._server))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def growth(self) -> float:
+        sums = [sum(sample.values()) for sample in self.samples]
+        half = len(sums) // 2
+        return round(max(sums[half:]) / max(sums[:half]) - 1, 4)
 
 
 def percentile(values: list[float], part: float) -> float | None:
-    return round(1e3 * sorted(values)[int(part * (len(values) - 1))], 2) if values else None
+    return round(1e3 * sorted(values)[math.ceil(part * len(values)) - 1], 2) if values else None
+
+
+def measure(server: Server, address: Address, options: argparse.Namespace) -> dict[str, Any]:
+    memory = {"ready": memory_mib(server)}
+    peaks = []
+    for factor in (1, 2):
+        seconds = options.peak_seconds / 2
+        peak = beside(load, factor * options.running, address, options, seconds)()
+        peaks.append(peak.n_tokens / seconds)
+    memory["peak"] = memory_mib(server)
+    watch = MemoryWatch(server)
+    cpu = server.cpu_s()
+    results = [beside(load, OVERLOAD * options.running, address, options, options.seconds)]
+    results.append(beside(probe, address, options, options.seconds))
+    over, refusals_s = (result() for result in results)
+    watch.stop()
+    for part in (1, 2, 3, 4):
+        memory[f"overload {25 * part} %"] = watch.samples[len(watch.samples) * part // 4 - 1]
+    return {
+        "peak": round(max(peaks), 1),
+        "overloaded": round(over.n_tokens / options.seconds, 1),
+        "kept": round(over.n_tokens / options.seconds / max(peaks), 3),
+        "accepted": over.accepted,
+        "refused": over.refused + len(refusals_s),
+        "in_time": round(over.in_time / over.accepted, 4) if over.accepted else None,
+        "refusal_ms": {
+            "n": len(refusals_s),
+            "p50": percentile(refusals_s, 0.5),
+            "p99": percentile(refusals_s, 0.99),
+            "max": percentile(refusals_s, 1.0),
+        },
+        "other": over.other,
+        "cpu_s": {role: round(used - cpu[role], 2) for role, used in server.cpu_s().items()},
+        "memory_mib": memory,
+        "growth": watch.growth(),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each of the two parts")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the overload")
+    parser.add_argument("--peak-seconds", type=float, default=20.0, help="of both measurements of the peak together")
     parser.add_argument("--running", type=int, default=8, help="--max-num-seqs")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--output-tokens", type=int, default=32)
     parser.add_argument("--deadline", type=float, default=10.0, help="seconds, of each call")
+    parser.add_argument("--num-kv-blocks", type=int, default=640, help="0: as many as the server takes by itself")
+    parser.add_argument("--api-server-count", type=int, default=1)
     options = parser.parse_args()
-    arguments = ["serve", options.model, "--port", "0", "--max-num-seqs", str(options.running)]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "sixfold", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if found := re.search(r"http://\S+", line):
-                break
-        else:
-            raise SystemExit("the server did not start")
-        url = urlparse(found.group())
-        address = (str(url.hostname), int(url.port or 0))
-        memory = [memory_mib(server.pid)]
-        peak = asyncio.run(load(options.running, address, options))
-        memory.append(memory_mib(server.pid))
-        over = asyncio.run(load(OVERLOAD * options.running, address, options))
-        memory.append(memory_mib(server.pid))
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(10)
-    print(
-        json.dumps(
-            {
-                "peak": round(peak.n_tokens / options.seconds, 1),
-                "overloaded": round(over.n_tokens / options.seconds, 1),
-                "accepted": over.accepted,
-                "refused": len(over.refusals_s),
-                "in_time": round(over.in_time / over.accepted, 4) if over.accepted else None,
-                "refusal_ms": {"p50": percentile(over.refusals_s, 0.5), "p99": percentile(over.refusals_s, 0.99)},
-                "other": over.other,
-                "memory_mib": memory,
-            }
-        )
-    )
+    arguments = ["--max-num-seqs", str(options.running), "--api-server-count", str(options.api_server_count)]
+    arguments += ["--num-kv-blocks", str(options.num_kv_blocks)] if options.num_kv_blocks else []
+    with served(options.model, *arguments) as server:
+        wait_ready(server.url)
+        url = urlsplit(server.url)
+        print(json.dumps(measure(server, (str(url.hostname), int(url.port or 0)), options), indent=1))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Answer", "Server", "cpu_s", "free_port", "served", "stream"]
+__all__ = ["Answer", "Server", "cpu_s", "free_port", "rollup", "served", "stream", "wait_ready"]
 
 STARTED_S = 60.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -63,6 +64,15 @@ def cpu_s(pid: int) -> float:
     return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
+def rollup(pid: int | str) -> str:
+    """What `/proc/PID/smaps_rollup` says of a process's memory.
+
+    Raises:
+        OSError: it has ended.
+    """
+    return Path(f"/proc/{pid}/smaps_rollup").read_text()
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -85,6 +95,17 @@ def served(*arguments: str) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def wait_ready(url: str) -> None:
+    """Raises: SystemExit: it takes more than STARTED_S."""
+    end_s = time.monotonic() + STARTED_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(url + "/readyz", timeout=5).close()
+            return
+        time.sleep(0.05)
+    raise SystemExit("the server did not start")
 
 
 async def stream(url: str, body: dict[str, Any], key: str = "") -> Answer:

@@ -25,6 +25,9 @@ from sixfold.cli.main import cli
 from sixfold.cli.settings import ENVIRONMENT_PREFIX
 from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
+from sixfold.observability.aliases import VLLM
+from sixfold.observability.families import process_families
+from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.site import Kind, Site
 from sixfold.observability.sites import SITES
@@ -137,17 +140,34 @@ def metrics_page() -> str:
         MADE,
         "# Metrics\n",
         "`GET /metrics`, Prometheus' text format. Every series has the label `model_name`. Where vLLM has the same",
-        "metric, it has the same name after the prefix.\n",
+        "metric, it has the same name after the prefix. [observability.md](observability.md) tells what the sites are,",
+        "[deploy/grafana/](../deploy/grafana/sixfold.json) holds a dashboard.\n",
         "| metric | type | more labels | what it is |",
         "|---|---|---|---|",
     ]
     metrics = ApiMetrics("model", EngineStats)
-    metrics.count_refusal(400)
-    for family in metrics.collect():
-        suffix = "_total" if family.type == "counter" else ""
+    metrics.count_refusal(400, "invalid_json")
+    meter = Meter.private()
+    for site in range(len(SITES)):
+        meter.tally(site, 1)
+    of_processes = process_families([("engine", meter)], [("engine", 0.0)], {"model_name": "model"})
+    suffixes = {}
+    for family in (*metrics.collect(), *of_processes):
+        suffix = suffixes[family.name] = "_total" if family.type == "counter" else ""
         labels = {label for sample in family.samples for label in sample.labels} - {"model_name", "le"}
         shown = ", ".join(f"`{label}`" for label in sorted(labels))
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |")
+    lines += [
+        "\n## vLLM's names\n",
+        "With `--metrics-aliases vllm` the following are there, too, for dashboards and inference gateways that look",
+        "for them; only where they mean the same. Gateways also find `vllm:cache_config_info` (`block_size`,",
+        "`num_gpu_blocks`) and `vllm:lora_requests_info`, which says that there are no adapters.\n",
+        "| alias | metric |",
+        "|---|---|",
+    ]
+    for name, aliases in VLLM.items():
+        suffix = suffixes[f"sixfold_{name}"]
+        lines += [f"| `vllm:{alias}{suffix}` | `sixfold_{name}{suffix}` |" for alias in aliases]
     return "\n".join(lines) + "\n"
 
 

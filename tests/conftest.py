@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,20 @@ def pytest_sessionstart() -> None:
     """A shell's background job starts with SIGINT ignored, and would hand that on to every program under test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first: begun last, one of them would be all that the other process waits for."""
+    items.sort(key=lambda item: item.path.parent.name != "isa")
+
+
+@pytest.fixture
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder in which servers make their run directories. `tmp_path` may be too long: a socket's path ends at
+    108 bytes, and a server goes elsewhere then."""
+    with tempfile.TemporaryDirectory(prefix="sf-") as path:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", path)
+        yield Path(path)
 
 
 def _known_model(name: str, variable: str) -> Path:

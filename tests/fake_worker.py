@@ -79,6 +79,8 @@ class _Use:
     """Blocks that each row reads or writes."""
     copies: list[tuple[int, set[_Key]]]
     """(source block, whose it was)"""
+    failed: set[int] = field(default_factory=set)
+    """Blocks of rows without usable logits."""
 
     def is_anothers(self, block: int, key: _Key) -> bool:
         """Whether the step needs a block that `key` is about to write, for somebody else."""
@@ -112,15 +114,22 @@ class FakeWorker:
         self.in_use: deque[_Use] = deque()
         """Per outstanding step, what it refers to."""
         self.next_step_id = 0
+        self.distrusted: set[int] = set()
+        """Blocks of failed rows whose engine knows, until they are written anew: nobody may be admitted on them."""
+        self._told: set[int] = set()
+        """The same, of results that the engine has taken and perhaps not looked at yet."""
 
     def submit(self, plan: StepPlan) -> None:
         assert plan.step_id == self.next_step_id and len(self.in_use) < self.pipeline_depth
+        self.distrusted |= self._told
+        self._told.clear()
         self.next_step_id += 1
         self._free(plan)
         self._admit(plan)
         self._set_tables(plan)
         use = _Use({self.slots[slot].key: set(self.slots[slot].table) for slot in plan.slots}, self._copy(plan))
         self._check_hazards(plan)
+        self._check_trust(plan)
         self.in_use.append(use)
         self.results.append(self._run(plan))
 
@@ -131,7 +140,7 @@ class FakeWorker:
 
     def retire(self) -> None:
         """The engine has the oldest step's result: what that step refers to is no longer in use."""
-        self.in_use.popleft()
+        self._told |= self.in_use.popleft().failed
 
     def attach(self) -> None:
         """Another engine has come: nothing is outstanding and no slot is taken. The memory stays as it is."""
@@ -139,6 +148,7 @@ class FakeWorker:
         self.generations.clear()
         self.results.clear()
         self.in_use.clear()
+        self._told.clear()
         self.next_step_id = 0
 
     def _free(self, plan: StepPlan) -> None:
@@ -182,6 +192,15 @@ class FakeWorker:
                 assert holders[block] == 1, "a row writes a shared block"
                 assert not any(use.is_anothers(block, slot.key) for use in self.in_use), "a block is reused too early"
 
+    def _check_trust(self, plan: StepPlan) -> None:
+        """Who comes now takes no block over from a row that failed, unless from somebody who still works on it."""
+        starts = dict(zip(plan.slots, plan.starts, strict=True))
+        new = {admit.slot for admit in plan.admits}
+        held = {block for index, slot in self.slots.items() if index not in new for block in slot.table}
+        for index in new:
+            taken_over = self.slots[index].table[: starts[index] // self.block_size]
+            assert not (self.distrusted - held).intersection(taken_over), "a block of a row that failed is found again"
+
     def _run(self, plan: StepPlan) -> StepResult:
         result = StepResult(
             engine_epoch=plan.engine_epoch,
@@ -219,6 +238,7 @@ class FakeWorker:
             result.status[row] = RowStatus.NAN_LOGITS
             # Only the last position: what is before the prompt's end may belong to other choices too.
             self._write(slot, end - 1, _FAULTY)
+            self.in_use[-1].failed.update(slot.table)
             # The worker draws nothing; rows in flight go on with any token.
             slot.token_ids.append(END_ID)
         else:
@@ -250,4 +270,7 @@ class FakeWorker:
         return len(slot.token_ids) - slot.admit.n_prompt_original > slot.admit.script[1] >= 0
 
     def _write(self, slot: _Slot, position: int, tag: int) -> None:
-        self.memory[slot.table[position // self.block_size]][position % self.block_size] = tag
+        block, place = slot.table[position // self.block_size], position % self.block_size
+        if place == 0:
+            self.distrusted.discard(block)
+        self.memory[block][place] = tag

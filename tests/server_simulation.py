@@ -1,8 +1,9 @@
 """A whole server under load on virtual time: API processes, engine, worker; all that happens follows from a seed.
 
 What may happen to a request happens here: it meets others in small pools, waits, is preempted, is aborted, finds a stop
-string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes and
-its successor replays what was open. Checked after each turn of the engine, at each delivery, and at the end:
+string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes,
+also in the midst of a turn, or leaves, and its successor adopts the worker's blocks and replays what was open. Checked
+after each turn of the engine, at each delivery, and at the end:
 
     P2  the tokens and the text of each choice are those of the request alone (`tests.fake_worker` computes them, and
         checks in each row that the blocks which it reads hold the row's own prefix)
@@ -25,7 +26,7 @@ from unittest import mock
 from tests.fake_worker import END_ID, VOCAB, FakeWorker, embedding, expected_output, extend_tags
 from tests.simulation import NO_FAULT, digest_of_three
 from tests.virtual.loop import VirtualLoop
-from tests.virtual.processes import ApiProcess, EngineProcess, Network, WorkerProcess, hello_of_process
+from tests.virtual.processes import ApiProcess, EngineProcess, KilledError, Network, WorkerProcess, hello_of_process
 
 from sixfold.api.call import Call
 from sixfold.api.errors import ClientGone
@@ -34,7 +35,7 @@ from sixfold.api.keys import ANYBODY
 from sixfold.config import SchedulerConfig
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
-from sixfold.kv_cache import KVCacheManager
+from sixfold.kv_cache import Journal, KVCacheManager
 from sixfold.messages import GenerateRequest, Sampling, WorkerFacts
 from sixfold.transport import codecs
 
@@ -88,24 +89,33 @@ class ServerSimulation:
             scheduling_policy=random.choice(["fcfs", "priority", "shortest", "fair"]),
         )
         caching, collides = random.random() < 0.8, random.random() < 0.3
+        journal = memoryview(bytearray(Journal.size(num_blocks, block_size)))
         self._engine_of = lambda epoch: EngineProcess(
             self._network,
             self._worker,
             config,
             epoch=epoch,
-            make_kv=lambda: KVCacheManager(
+            faults=self._faults,
+            on_fault=self._on_own_fault,
+            make_kv=lambda journal: KVCacheManager(
                 num_blocks,
                 block_size,
                 enable_prefix_caching=caching,
                 hash_key=b"simulation",
                 digest=digest_of_three if collides else None,
+                journal=journal,
             ),
+            journal=journal,
+            block_size=block_size,
             depth=depth,
         )
         self._stems = [[random.randrange(VOCAB) for _ in range(random.randint(1, 30))] for _ in range(3)]
         self._uids = itertools.count(1)
         self._epoch = 1
+        self._faults = 0
+        """Crashes of engines by their own fault."""
         self._engine = self._engine_of(self._epoch)
+        self._is_restarting = False
         self._apis: list[ApiProcess] = []
         self.came: Counter[str] = Counter()
         """How often what happened: no promise shall hold because nothing did."""
@@ -133,6 +143,7 @@ class ServerSimulation:
         for api in self._apis:
             api.check_left()
         assert not self._worker.fake.slots, "the worker still holds a slot"
+        self.came += self._network.came
         stats = self._engine.core.stats()
         for name in ("preemptions", "cached_tokens", "wasted_rows", "mixed_steps"):
             self.came[name] += getattr(stats, name)
@@ -146,13 +157,41 @@ class ServerSimulation:
 
     async def _crash_engine(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
-        if not self._engine.is_alive:
+        if not self._engine.is_alive or self._is_restarting:
             return
+        self._is_restarting = True
+        match self._random.choice(("killed", "killed in a turn", "by its own fault", "replaced")):
+            case "by its own fault":
+                self._faults += 1
+                self.came["engines' own faults"] += 1
+            case "killed in a turn":
+                self._engine.journal.dies_in = self._random.randrange(6)
+            case "replaced":
+                self.came["engines replaced"] += 1
+                self._engine.server.leave()
+                self._engine.wake()
+        if not self._engine.journal.dies_in < 0 or self._engine.server._is_leaving:
+            await asyncio.sleep(self._random.random() * 0.2)
+        if self._engine.is_alive:
+            self._engine.crash()
+        await self._restart()
+
+    def _on_own_fault(self) -> None:
+        """The engine has ended because of what it was told."""
+        self._faults += 1
+        self.came["engines' own faults"] += 1
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._loop.create_task(self._restart())
+
+    async def _restart(self) -> None:
         self.came["engine crashes"] += 1
-        self._engine.crash()
         await asyncio.sleep(self._random.random() * 0.2)
         self._epoch += 1
         self._engine = self._engine_of(self._epoch)
+        self._is_restarting = False
+        self.came["adopted blocks"] += self._engine.core.kv_cache.n_adopted
+        assert not self._engine.core.kv_cache.n_rejected, "a record is not whole"
 
     async def _replace_api(self) -> None:
         await asyncio.sleep(self._random.random() * 0.1)
@@ -162,8 +201,12 @@ class ServerSimulation:
 
     async def _forget_prefixes(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
-        self.came["forgotten caches"] += 1
-        self._engine.core.kv_cache.reset_prefix_cache()
+        if self._engine.is_alive:
+            self.came["forgotten caches"] += 1
+            try:
+                self._engine.core.kv_cache.reset_prefix_cache()
+            except KilledError:
+                self._engine.crash()
 
     # ---- callers ----------------------------------------------------------------------------------------------------
 
@@ -206,16 +249,27 @@ class ServerSimulation:
         generation = Generation(api.context, [request], TextOptions(stop=stops))
         seen = [_Seen() for _ in range(request.n)]
         if random.random() < 0.2:
-            self._loop.call_later(random.random() * 0.2, _leave, generation, api)
+            self._loop.call_later(random.random() * 0.2, self._leave, generation, api, request)
         outcome = "done"
+
+        def take(out: list[ChoiceDelta]) -> None:
+            for delta in out:
+                seen[delta.index].take(delta)
+                if delta.finish_reason is not None:
+                    self._network.ended[request.uid, delta.index] = self._loop.time()
+            handle = api.engine._handles.get(request.uid)
+            if handle is not None:
+                for choice, tokens in zip(seen, handle._replay._tokens, strict=True):
+                    assert tokens[: len(choice.tokens)] == choice.tokens, "a replay would begin at another token"
+
         try:
             await generation.start(_call(str(request.uid)))
-            await generation.run(lambda out: [seen[delta.index].take(delta) for delta in out])  # type: ignore[arg-type]
+            await generation.run(take)  # type: ignore[arg-type]
         except (ClientGone, DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed) as error:
-            outcome = type(error).__name__
+            outcome = "poisoned" if getattr(error, "code", None) == "poisoned" else type(error).__name__
         finally:
             usage = generation.usage()
-            _leave(generation, api)
+            self._leave(generation, api, request)
         self.came[outcome] += 1
         for choice in range(request.n):
             self._check(request, choice, stops, seen[choice], outcome)
@@ -231,8 +285,18 @@ class ServerSimulation:
                 assert api.dead is not None, "an engine's crash reaches a caller"
             case "NotReady":
                 assert self.came["engine crashes"], "refused without a reason"
+            case "poisoned":
+                assert self._faults >= 2, "blamed without a reason"
             case "RequestFailed":
                 assert any(reason == "error" for _, _, reason in expected), "failed without a reason"
+
+    def _leave(self, generation: Generation, api: ApiProcess, request: GenerateRequest) -> None:
+        """The caller is gone, or has all."""
+        has_verdict = bool(generation._handles)  # whoever leaves before is not noticed earlier than it comes
+        if generation in api.context.generations:
+            generation.close()
+        for choice in range(request.n if has_verdict else 0):
+            self._network.ended.setdefault((request.uid, choice), self._loop.time())
 
     def _check(self, request: GenerateRequest, choice: int, stops: tuple[str, ...], seen: _Seen, outcome: str) -> None:
         tokens, text, reason = alone(request, choice, self._capacity, stops)
@@ -252,15 +316,13 @@ class ServerSimulation:
 def _call(label: str) -> Call:
     """Of a call what `Generation` needs: whose it is, and what it is called."""
     call: Any = SimpleNamespace(
-        request_id=label, tenant=ANYBODY.tenant, caller=ANYBODY, use_tokens=lambda n_tokens: None
+        request_id=label,
+        tenant=ANYBODY.tenant,
+        caller=ANYBODY,
+        use_tokens=lambda n_tokens: None,
+        leave_places=lambda: None,
     )
     return call
-
-
-def _leave(generation: Generation, api: ApiProcess) -> None:
-    """The caller is gone, or has all."""
-    if generation in api.context.generations:
-        generation.close()
 
 
 class _Seen:

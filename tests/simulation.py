@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 from tests.fake_worker import END_ID, FakeWorker, embedding, expected_output, extend_tags
 
 from sixfold.config import SchedulerConfig
-from sixfold.kv_cache import KVCacheManager
+from sixfold.kv_cache import Journal, KVCacheManager
 from sixfold.messages import GenerateRequest, Sampling, StepPlan, TokenDelta
 from sixfold.scheduler import Scheduler
 
@@ -132,22 +133,33 @@ class Simulation:
         collides: bool = False,
         **config: int | str,
     ) -> None:
-        self.kv = KVCacheManager(
-            num_blocks,
-            block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            hash_key=b"simulation",
-            digest=digest_of_three if collides else None,
-        )
         self.config = SchedulerConfig(**config)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(
-            self.config,
-            self.kv,
-            max_model_len=max_model_len,
-            engine_epoch=EPOCH,
-            max_slots=max_slots,
-            pipeline_depth=pipeline_depth,
-        )
+        journal = memoryview(bytearray(Journal.size(num_blocks, block_size)))
+
+        def new_engine() -> tuple[KVCacheManager, Scheduler]:
+            kv = KVCacheManager(
+                num_blocks,
+                block_size,
+                enable_prefix_caching=enable_prefix_caching,
+                hash_key=b"simulation",
+                digest=digest_of_three if collides else None,
+                journal=Journal(journal, num_blocks, block_size),
+            )
+            return kv, Scheduler(
+                self.config,
+                kv,
+                max_model_len=max_model_len,
+                engine_epoch=EPOCH,
+                max_slots=max_slots,
+                pipeline_depth=pipeline_depth,
+            )
+
+        self._new_engine = new_engine
+        self.kv, self.scheduler = new_engine()
+        self.known: set[int] = set()
+        """Requests that the engine of now was asked."""
+        self._n_finished_before = 0
+        """Choices that engines have ended which are gone."""
         self.worker = FakeWorker(num_blocks, block_size, max_slots, pipeline_depth)
         self.now_s = 0.0
         self.ledger = Ledger(self.kv.capacity_tokens)
@@ -196,6 +208,7 @@ class Simulation:
     def submit_request(self, request: GenerateRequest) -> None:
         self.scheduler.add(request, self.now_s)
         self.ledger.enter(request)
+        self.known.add(request.uid)
 
     def abort(self, uid: int) -> None:
         self.ledger.take(self.scheduler.abort(uid))
@@ -210,6 +223,20 @@ class Simulation:
         self.now_s += seconds
         self.ledger.take(self.scheduler.expire(self.now_s))
 
+    def restart(self) -> None:
+        """The engine is gone with whatever was outstanding; the next one adopts the worker's blocks and is told what
+        is open once more."""
+        self._n_finished_before += sum(self.scheduler.stats().finished.values())
+        self.kv, self.scheduler = self._new_engine()
+        self.worker.attach()
+        self.known.clear()
+        for uid, request in list(self.requests.items()):
+            ended = tuple(choice for choice in range(request.n) if (uid, choice) in self.finishes)
+            if len(ended) < request.n:
+                delivered = tuple(tuple(self.outputs[uid, choice]) for choice in range(request.n))
+                changes = {"attempt": request.attempt + 1, "delivered": delivered, "ended": ended, "deadline_s": None}
+                self.submit_request(msgspec.structs.replace(request, **changes))  # type: ignore[arg-type]
+
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def launch(self) -> StepPlan | None:
@@ -221,7 +248,7 @@ class Simulation:
         if plan is None:
             return None
         self.kv.reserve(plan)
-        message = self.scheduler.launch(plan)
+        message = self.scheduler.launch(plan, self.now_s)
         assert message.n_tokens <= self.config.max_num_batched_tokens
         assert message.n_rows <= self.config.max_num_seqs
         self.worker.submit(message)
@@ -261,5 +288,5 @@ class Simulation:
         assert self.kv.n_free + self.kv.n_cached == self.kv.num_blocks
         stats = self.scheduler.stats()
         assert stats.running == stats.waiting == 0
-        assert sum(stats.finished.values()) >= len(self.finishes)
+        assert self._n_finished_before + sum(stats.finished.values()) >= len(self.finishes)
         self.scheduler.check()

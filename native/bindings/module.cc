@@ -274,6 +274,13 @@ void run_rows(Program& program, const rows_bindings::Columns& columns, const row
   }
 }
 
+void count_times(Program& program, const std::optional<Out<uint64_t, 2>>& times) {
+  if (!times) return program.count_times(KindTimes{});
+  if (times->shape(0) != kKinds || times->shape(1) < 2)
+    throw std::invalid_argument("times must have a row of at least two numbers for each kind of operation");
+  program.count_times(KindTimes{times->data(), static_cast<int64_t>(times->shape(1))});
+}
+
 nb::ndarray<nb::numpy, float> residual(const Program& program, int n) {
   if (n < 0 || n > program.max_tokens()) throw std::invalid_argument("more rows than the program has");
   const size_t size = static_cast<size_t>(n) * program.hidden();
@@ -314,6 +321,7 @@ NB_MODULE(_native, m) {
     throw nb::import_error(("SIXFOLD_ISA: " + std::string(e.what())).c_str());
   }
 
+  m.def("operation_kinds", [] { return std::vector<std::string>(std::begin(kKindNames), std::end(kKindNames)); });
   m.def("isas", [] {
     std::vector<std::string> names;
     for (const Build& build : builds()) names.emplace_back(build.kernels->name);
@@ -447,6 +455,7 @@ NB_MODULE(_native, m) {
            nb::arg("scored").noconvert(), nb::arg("out_ids").noconvert(), nb::arg("out_nan").noconvert(),
            nb::arg("logits").noconvert().none() = nb::none(), nb::arg("hidden_tokens").noconvert().none() = nb::none(),
            nb::arg("hidden").noconvert().none() = nb::none())
+      .def("count_times", &count_times, nb::arg("times").noconvert().none(), nb::keep_alive<1, 2>())
       .def("residual", &residual, nb::arg("n"));
 
   rows_bindings::bind_rows(m);

@@ -43,7 +43,16 @@ bool run_jobs(ThreadPool& pool, int n_jobs, unsigned seed) {
       work.seen.emplace_back(n_chunks);
       phases.push_back({chunk_of, &ops[p], n_chunks, random() % 2 == 0});
     }
-    pool.run(phases, &work);
+    uint64_t ends[9] = {}, last = clock_ns();
+    const bool stamped = random() % 2;
+    pool.run(phases, &work, stamped ? ends : nullptr);
+    const uint64_t* end = ends;
+    for (const Phase& phase : phases) {
+      if (!phase.n_chunks) continue;
+      good &= !stamped || *end >= last;
+      last = *end++;
+    }
+    good &= !stamped || last <= clock_ns();
     for (int p = 0; p < n_phases; p++)
       for (size_t c = 0; c < work.runs[p].size(); c++) {
         good &= work.runs[p][c] == 1 && (!p || work.seen[p][c] == static_cast<int>(work.runs[p - 1].size()));

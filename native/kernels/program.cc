@@ -145,8 +145,32 @@ void Program::run(const Step& step) {
   const std::lock_guard<std::mutex> lock(running_);
   check_step(step);
   prepare(step);
-  pool_->run(phases_, this);
+  if (times_.first) {
+    ends_.resize(phases_.size());
+    const uint64_t started_ns = clock_ns();
+    pool_->run(phases_, this, ends_.data());
+    add_times(started_ns);
+  } else {
+    pool_->run(phases_, this);
+  }
   if (step.n_logits) merge_best();
+}
+
+// A phase lasts from the end of the one before to its own.
+void Program::add_times(uint64_t started_ns) {
+  uint64_t spent[kKinds] = {}, last = started_ns;
+  const uint64_t* end = ends_.data();
+  for (const Phase& phase : phases_) {
+    if (phase.n_chunks <= 0) continue;
+    spent[static_cast<int>(static_cast<const Op*>(phase.op)->kind)] += *end - last;
+    last = *end++;
+  }
+  for (int kind = 0; kind < kKinds; kind++) {
+    if (!spent[kind]) continue;
+    uint64_t* times = times_.first + kind * times_.stride;
+    times[0]++;
+    times[1] += spent[kind];
+  }
 }
 
 }  // namespace sixfold

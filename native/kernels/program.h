@@ -15,6 +15,16 @@
 
 namespace sixfold {
 
+// What the time of a step is divided by. The names are public.
+constexpr const char* kKindNames[] = {"embed", "qkv", "attention", "output", "gate_up", "down", "experts", "head"};
+constexpr int kKinds = 8;
+
+// Where the times of steps are added up: two numbers per kind of operation, of which `stride` others may follow.
+struct KindTimes {
+  uint64_t* first = nullptr;  // [kKinds][stride]: steps, nanoseconds; null: nobody wants them
+  int64_t stride = 0;
+};
+
 // The inputs and outputs of one step. Arrays belong to the caller.
 struct Step {
   int n_tokens;
@@ -103,6 +113,9 @@ class Program {
   // Throws std::invalid_argument before anything is computed when an index is out of range.
   void run(const Step& step);
 
+  // From now on each step adds what it spends in each kind of operation. The memory must outlive the program.
+  void count_times(KindTimes times) { times_ = times; }
+
   int max_tokens() const { return max_tokens_; }
   int hidden() const { return hidden_; }
   int vocab() const { return vocab_; }
@@ -112,7 +125,7 @@ class Program {
  private:
   friend struct Chunks;
 
-  enum class Kind { kEmbed, kQkv, kAttention, kProj, kGateUp, kDown, kExperts, kHead };
+  enum class Kind { kEmbed, kQkv, kAttention, kProj, kGateUp, kDown, kExperts, kHead };  // as kKindNames
 
   struct Op {
     Kind kind;
@@ -178,6 +191,7 @@ class Program {
   void prepare(const Step& step);
   void cut_tiles();
   void merge_best();
+  void add_times(uint64_t started_ns);
 
   std::shared_ptr<ThreadPool> pool_;
   const KernelTable* kernels_;
@@ -220,6 +234,8 @@ class Program {
   std::vector<Tile> tiles_;
   int splits_ = 1;  // chunks of an attention item
   std::vector<Phase> phases_;
+  std::vector<uint64_t> ends_;  // of the phases with chunks
+  KindTimes times_;
 };
 
 }  // namespace sixfold

@@ -58,6 +58,12 @@ bool take(std::atomic<uint64_t>& word, uint64_t phase, int n, int* given) {
 
 }  // namespace
 
+uint64_t clock_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads), workers_(new Worker[n_threads]) {
   for (auto& claims : claims_) claims.reset(new Slot[n_threads]);
   for (int i = 1; i < n_threads; i++) {
@@ -75,7 +81,7 @@ ThreadPool::~ThreadPool() {
   for (int i = 1; i < n_threads_; i++) workers_[i].thread.join();
 }
 
-void ThreadPool::run(const std::vector<Phase>& phases, void* arg) {
+void ThreadPool::run(const std::vector<Phase>& phases, void* arg, uint64_t* ends) {
   const std::lock_guard<std::mutex> lock(callers_);
   const uint64_t number = published_.load(std::memory_order_relaxed) + 1;
   Job& job = jobs_[number % kJobs];
@@ -95,7 +101,7 @@ void ThreadPool::run(const std::vector<Phase>& phases, void* arg) {
   next_phase_ += job.phases.size();
   published_.store(number);
   if (sleeping_between_.load() > 0 && n_threads_ > 1) futex_wake_all(&published_);
-  walk(job, 0, number);
+  walk(job, 0, number, ends);
 }
 
 void ThreadPool::work(int index) {
@@ -121,12 +127,12 @@ void ThreadPool::work(int index) {
     self.in_job.store(number);
     // The caller looks at `in_job` before it overwrites a job; had a newer job been published meanwhile, it may have
     // looked too early.
-    if (published_.load() == number) walk(jobs_[number % kJobs], index, number);
+    if (published_.load() == number) walk(jobs_[number % kJobs], index, number, nullptr);
     self.in_job.store(0);
   }
 }
 
-void ThreadPool::walk(const Job& job, int thread, uint64_t number) {
+void ThreadPool::walk(const Job& job, int thread, uint64_t number, uint64_t* ends) {
   uint64_t phase = job.first_phase;
   for (const Phase& p : job.phases) {
     if (published_.load(std::memory_order_relaxed) != number) return;  // the job has ended without this thread
@@ -136,6 +142,7 @@ void ThreadPool::walk(const Job& job, int thread, uint64_t number) {
       complete(phase, p.n_chunks);
     }
     wait_for(phase, p.n_chunks);
+    if (ends) *ends++ = clock_ns();
     phase++;
   }
 }

@@ -39,6 +39,8 @@ struct Phase {
 
 constexpr int kMaxChunks = 60000;  // a phase's counters have 16 bits
 
+uint64_t clock_ns();  // CLOCK_MONOTONIC
+
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);
@@ -50,8 +52,9 @@ class ThreadPool {
 
   // Runs the phases in order and returns when the last is complete. Phases without chunks are skipped. Jobs of several
   // callers run one after another. Chunk functions must not throw. `arg` and `op` are not touched after the return,
-  // even by a worker that missed the job: it looks at them only with a chunk in hand.
-  void run(const std::vector<Phase>& phases, void* arg);
+  // even by a worker that missed the job: it looks at them only with a chunk in hand. `ends`, if any, has room for a
+  // number per phase with chunks: when it ended, as `clock_ns` says; only the caller's thread looks at the clock.
+  void run(const std::vector<Phase>& phases, void* arg, uint64_t* ends = nullptr);
 
  private:
   struct alignas(64) Slot {
@@ -68,7 +71,7 @@ class ThreadPool {
   };
 
   void work(int index);
-  void walk(const Job& job, int thread, uint64_t number);
+  void walk(const Job& job, int thread, uint64_t number, uint64_t* ends);
   void wait_for(uint64_t phase, int n_chunks);
   void complete(uint64_t phase, int n_chunks);
   bool claim(uint64_t number, const Phase& phase, int thread, int* chunk);

@@ -89,7 +89,9 @@ class CacheConfig:
     num_kv_blocks: int = setting(0, "blocks of 16 tokens; 0: from kv_cache_memory", low=0, high=1 << 24)
     kv_cache_memory: str = setting("", "bytes for KV blocks, e.g. 2G; default: a quarter of the free memory at most")
     kv_cache_dtype: str = setting("bfloat16", "element type of the KV cache", choices=("bfloat16", "float32"))
-    enable_prefix_caching: bool = setting(True, "reuse the KV blocks of equal prompt beginnings")
+    enable_prefix_caching: bool = setting(
+        True, "reuse KV blocks: of equal prompt beginnings, and after the engine's restart"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,9 @@ class ApiConfig:
     metrics_access: str = setting(
         "admin", "who may read /metrics where there are keys", choices=("admin", "user", "open")
     )
+    metrics_aliases: str = setting(
+        "none", "other names that metrics have, too, where they mean the same", choices=("none", "vllm")
+    )
     tls_cert: str = setting("", "PEM file of the certificate and its chain: serve https")
     tls_key: str = setting("", "PEM file of the certificate's private key")
     api_server_count: int = setting(1, "API processes that share the port", low=1, high=64)
@@ -153,6 +158,16 @@ class ApiConfig:
         30.0, "seconds after SIGTERM in which requests in flight may end; 0: none", low=0.0, high=86400
     )
     log_level: str = setting("warning", "least severe messages to print", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting(
+        "plain", "of messages: lines for people, or a JSON object per line", choices=("plain", "json")
+    )
+    enable_log_requests: bool = setting(
+        False, "print each request's prompt, cut to 2048 characters, and its parameters, at any level"
+    )
+    otlp_traces_endpoint: str = setting(
+        "",
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that gets each request's spans; needs the extra `otel`",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +187,8 @@ class Config:
     )
     hang_timeout_s: float = setting(
         120.0,
-        "seconds that engine or worker may do nothing while requests wait, before it is started again; 0: any time. "
-        "A step that takes longer counts as nothing",
+        "seconds that a process may do nothing while it is waited for, before it is started again; 0: any time. "
+        "A step that computes may take ten times as long; a process stopped by a signal has 5 seconds at most",
         low=0.0,
         high=1e6,
     )

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -40,31 +41,43 @@ class Server:
 
     Args:
         arguments: of `sixfold serve`.
+        run_root: where its run directory is made; default: as the environment says.
+        port: 0 is any free one.
     """
 
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
+    def __init__(self, *arguments: str, run_root: Path | None = None, port: int = 0) -> None:
+        self._arguments = (*arguments, "--port", str(port))
+        self._run_root = run_root
         self.output = ""
 
     def __enter__(self) -> Server:
+        self.launch()
+        if not self.wait_announced():
+            self.stop(signal.SIGKILL)
+            raise AssertionError(f"the server did not start:\n{self.output}")
+        return self
+
+    def launch(self) -> None:
+        """Start, and wait for nothing."""
+        more = {"PYTHONUNBUFFERED": "1"} | ({"XDG_RUNTIME_DIR": str(self._run_root)} if self._run_root else {})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sixfold", "serve", *self._arguments, "--port", "0"],
+            [sys.executable, "-m", "sixfold", "serve", *self._arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **more},
         )
         self._announced = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._announced.wait(START_S)
+
+    def wait_announced(self, timeout_s: float = START_S) -> bool:
+        """Whether it serves; False: it has ended, or needs longer."""
+        self._announced.wait(timeout_s)
         found = re.search(r"https?://127\.0\.0\.1:\d+", self.output)
-        if found is None:
-            self.stop(signal.SIGKILL)
-            raise AssertionError(f"the server did not start:\n{self.output}")
-        self.url = found.group()
-        return self
+        self.url = found.group() if found else ""
+        return found is not None
 
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGINT)

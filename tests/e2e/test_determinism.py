@@ -80,7 +80,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_same_request_same_tokens(name: str, model_path: Path, reference: list[list[list[int]]]) -> None:
+def test_P2_O59_same_request_same_tokens(name: str, model_path: Path, reference: list[list[list[int]]]) -> None:
     with LLM(str(model_path), **CONFIGURATIONS[name]) as llm:
         assert tokens_of(llm) == reference
         cold = llm.core.stats()

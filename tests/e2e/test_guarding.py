@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.serving import Server
 from tests.unit.api.test_exposure import make_certificate
 
-from sixfold.api.keys import new_key
+from sixfold.api.keys import load_keys, new_key
 
 
 def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
@@ -53,6 +53,18 @@ def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
         server.stop()
     for key in (user, admin):
         assert key not in server.output and not any(key.encode() in text for text in shown)
+
+
+def test_threat_4_new_files_with_keys_are_their_owners(tmp_path: Path) -> None:
+    """The shell makes them readable by all; and one that holds something already is told of."""
+    command = f"umask 022; '{sys.executable}' -m sixfold key new"
+    file, key = tmp_path / "keys.toml", tmp_path / "alice.key"
+    subprocess.run(f"{command} alice 2>>'{file}' >'{key}'", shell=True, check=True)
+    assert {path.stat().st_mode & 0o777 for path in (file, key)} == {0o600}
+    os.chmod(file, 0o644)
+    subprocess.run(f"{command} bob 2>>'{file}' >/dev/null", shell=True, check=True)
+    assert file.stat().st_mode & 0o777 == 0o644 and "chmod 600" in file.read_text()
+    assert list(load_keys(str(file))) == ["alice", "bob"]
 
 
 def test_threat_3_a_server_for_everybody_must_be_wanted() -> None:
@@ -102,12 +114,13 @@ def test_threat_16_tls(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def draining(
-    tmp_path: Path, *, max_tokens: int, step_ms: int, timeout_s: int
+    tmp_path: Path, *, max_tokens: int, step_ms: int, timeout_s: int, n_processes: int = 1
 ) -> Iterator[tuple[Server, http.client.HTTPResponse]]:
     """A server that was told to end in the middle of a stream, which is given, too."""
     script = tmp_path / "slow.json"
     script.write_text(json.dumps({"step_ms": step_ms}))
-    with Server("scripted", "--script", str(script), "--drain-timeout-s", str(timeout_s)) as server:
+    arguments = ("--drain-timeout-s", str(timeout_s), "--api-server-count", str(n_processes))
+    with Server("scripted", "--script", str(script), *arguments) as server:
         connection = server.connection(timeout=30)
         body = {"prompt": "x", "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -121,11 +134,14 @@ def draining(
         connection.close()
 
 
-def test_sigterm_drains(tmp_path: Path) -> None:
-    """What is in flight ends as it should; new work is refused; the exit status is that of an orderly end."""
-    with draining(tmp_path, max_tokens=150, step_ms=10, timeout_s=60) as (server, response):
-        status, headers, data = server.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
-        assert status == 503 and headers["retry-after"] and json.loads(data)["error"]["code"] == "draining"
+@pytest.mark.parametrize("n_processes", [1, 3])
+def test_sigterm_drains(tmp_path: Path, n_processes: int) -> None:
+    """What is in flight ends as it should, in whichever process; new work is refused; the exit status is that of an
+    orderly end."""
+    with draining(tmp_path, max_tokens=150, step_ms=10, timeout_s=60, n_processes=n_processes) as (server, response):
+        for _ in range(2 * n_processes):
+            status, headers, data = server.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+            assert status == 503 and headers["retry-after"] and json.loads(data)["error"]["code"] == "draining"
         assert server.request("GET", "/livez")[0] == 200
         events = [line for line in response.read().split(b"\n") if line.startswith(b"data: ")]
         assert server.process.wait(10) == 0

@@ -15,13 +15,6 @@ import pytest
 from tests.e2e.serving import Server
 
 
-@pytest.fixture
-def run_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where run directories are made: must be empty again at the end."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
-
-
 def wait_gone(pids: list[int], timeout_s: float = 5.0) -> None:
     deadline = time.monotonic() + timeout_s
     left = pids
@@ -39,30 +32,30 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_names_and_a_private_run_directory(run_root: Path) -> None:
+def test_names_and_a_private_run_directory(runtime_dir: Path) -> None:
     with Server("scripted", "--api-server-count", "2") as server:
         titles = sorted(server.children().values())
         assert titles == ["sixfold: api 0", "sixfold: api 1", "sixfold: engine", "sixfold: worker 0"]
-        (run_dir,) = run_root.iterdir()
+        (run_dir,) = runtime_dir.iterdir()
         assert run_dir.stat().st_mode & 0o777 == 0o700
         assert {p.stat().st_mode & 0o777 for p in run_dir.iterdir()} == {0o600}
         assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
-    assert not list(run_root.iterdir())
+    assert not list(runtime_dir.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_stops_everything_within_two_seconds(number: int, run_root: Path) -> None:
+def test_a_signal_stops_everything_within_two_seconds(number: int, runtime_dir: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
         started = time.monotonic()
         assert server.stop(number) == 0
         assert time.monotonic() - started < 2.5
         wait_gone(children, 0.5)
-    assert not list(run_root.iterdir())
+    assert not list(runtime_dir.iterdir())
     assert "Traceback" not in server.output
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_supervisor_only(run_root: Path) -> None:
+def test_ctrl_c_in_a_terminal_reaches_the_supervisor_only(runtime_dir: Path) -> None:
     """The terminal signals the whole foreground group; children must leave the end to the supervisor."""
     with Server("scripted") as server:
         os.killpg(server.process.pid, signal.SIGINT)
@@ -71,7 +64,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_supervisor_only(run_root: Path) -> Non
 
 
 @pytest.mark.parametrize("role", ["api 0", "engine", "worker 0"])
-def test_a_crash_loop_ends_the_server_with_a_status(role: str, run_root: Path) -> None:
+def test_a_crash_loop_ends_the_server_with_a_status(role: str, runtime_dir: Path) -> None:
     """Killed again and again, and nothing done between."""
     with Server("scripted") as server:
         deadline = time.monotonic() + 30
@@ -82,11 +75,11 @@ def test_a_crash_loop_ends_the_server_with_a_status(role: str, run_root: Path) -
             time.sleep(0.02)
         assert server.process.wait(5) == 4
     assert "again and again" in server.output
-    assert not list(run_root.iterdir())
+    assert not list(runtime_dir.iterdir())
 
 
 def test_a_child_that_dies_at_the_start_ends_the_server(
-    run_root: Path, tmp_path_factory: pytest.TempPathFactory
+    runtime_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The worker cannot read its script; nothing is gained by starting it again."""
     script = tmp_path_factory.mktemp("script") / "s.json"
@@ -98,16 +91,16 @@ def test_a_child_that_dies_at_the_start_ends_the_server(
         timeout=30,
     )
     assert result.returncode == 4 and "unexpectedly" in result.stderr and "again" not in result.stderr
-    assert not list(run_root.iterdir())
+    assert not list(runtime_dir.iterdir())
 
 
-def test_o43_no_orphans_and_no_files_when_the_supervisor_is_killed(run_root: Path) -> None:
+def test_o43_no_orphans_and_no_files_when_the_supervisor_is_killed(runtime_dir: Path) -> None:
     with Server("scripted") as server:
         children = list(server.children())
         assert len(children) == 3
         server.process.kill()
         wait_gone(children, 2.0)
-    assert not list(run_root.iterdir())
+    assert not list(runtime_dir.iterdir())
 
 
 def test_a_taken_port_is_one_sentence() -> None:
@@ -142,6 +135,17 @@ def test_an_open_stream_ends_when_the_server_stops(tmp_path: Path) -> None:
     assert events[-1] == b"data: [DONE]"
     error = json.loads(events[-2].removeprefix(b"data: "))["error"]
     assert error["code"] == "draining" and error["message"]
+
+
+def test_an_embedding_that_is_not_in_time_is_504(tmp_path: Path) -> None:
+    script = tmp_path / "slow.json"
+    script.write_text('{"step_ms": 20}')
+    with Server("scripted", "--script", str(script), "--max-num-seqs", "2") as server:
+        texts = [f"{i} " * 50 for i in range(60)]
+        status, _, data = server.request("POST", "/v1/embeddings", {"input": texts, "timeout": 0.1})
+        assert status == 504 and b"deadline_exceeded" in data
+        server.wait_idle()
+        assert server.post("/v1/embeddings", {"input": "a", "timeout": 60})["data"]
 
 
 def test_a_useless_runtime_directory_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:

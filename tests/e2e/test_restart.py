@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -90,6 +91,14 @@ def pid_of(server: Server, role: str) -> int:
     return pid
 
 
+def adopted(server: Server) -> tuple[float, float]:
+    """KV blocks that restarted engines took over, and those that they did not believe."""
+    metrics = server.metrics()
+    names = ("sixfold_kv_blocks_adopted_total", "sixfold_kv_blocks_rejected_total")
+    took, rejected = (sum(v for k, v in metrics.items() if k.startswith(name)) for name in names)
+    return took, rejected
+
+
 def kill(server: Server, role: str, number: int = signal.SIGKILL) -> None:
     os.kill(pid_of(server, role), number)
 
@@ -142,6 +151,15 @@ def test_the_api_process_dies_alone(slow: Callable[..., Server]) -> None:
         assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
 
 
+def test_callers_wait_for_an_api_process_that_is_started_again(slow: Callable[..., Server]) -> None:
+    with slow() as server:
+        for _ in range(2):
+            kill(server, "api 0")
+            while any(title == "sixfold: api 0" for title in server.children().values()):
+                pass
+            assert server.post("/v1/completions", {"model": "scripted", "prompt": "x", "max_tokens": 1})["choices"]
+
+
 @pytest.mark.parametrize("crash", [-2, -3])
 def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callable[..., Server]) -> None:
     poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", crash], "max_tokens": 9}
@@ -157,6 +175,26 @@ def test_a_poisonous_request_is_failed_and_nobody_else(crash: int, slow: Callabl
         assert not any(streams.faults)
         server.wait_idle()
         assert sum(v for k, v in server.metrics().items() if k.startswith("sixfold_engine_epoch")) == 3
+
+
+def test_a_poisonous_request_is_refused_by_all_processes(slow: Callable[..., Server]) -> None:
+    """Also by one that was not there when it crashed the engine."""
+    poison = {"model": "scripted", "prompt": "x", "script": ["a", "b", -2], "max_tokens": 9}
+
+    def epoch(server: Server) -> float:
+        return sum(v for k, v in server.metrics().items() if k.startswith("sixfold_engine_epoch"))
+
+    with slow("--api-server-count", "4") as server:
+        assert server.request("POST", "/v1/completions", poison)[0] == 500
+        server.wait_idle()
+        assert epoch(server) == 3
+        for role in ("api 0", "api 1"):
+            kill(server, role)
+        for _ in range(24):  # connections of their own: whichever process takes them
+            with contextlib.suppress(ConnectionError):  # of one that was taken by a process that is just dying
+                status, _, data = server.request("POST", "/v1/completions", poison)
+                assert status == 500 and b'"poisoned"' in data
+        assert epoch(server) == 3
 
 
 def test_new_requests_wait_for_the_engine_and_probes_do_not(slow: Callable[..., Server]) -> None:
@@ -197,6 +235,16 @@ def test_a_stopped_engine_that_nobody_waits_for_is_left_alone(slow: Callable[...
         os.kill(stopped, signal.SIGCONT)
         assert pid_of(server, "engine") == stopped
         Streams(server, with_model(server, BODIES[:1])).join()
+
+
+def test_a_stopped_api_process_is_replaced_for_a_caller_of_whom_it_does_not_know(slow: Callable[..., Server]) -> None:
+    """Nothing but a connection that nobody accepts says that somebody waits; the successor accepts it."""
+    with slow("--hang-timeout-s", "0.5") as server:
+        bodies = with_model(server, BODIES[:1])
+        undisturbed = Streams(server, bodies).join()
+        kill(server, "api 0", signal.SIGSTOP)
+        assert Streams(server, bodies).join() == undisturbed
+    assert "api 0 did nothing" in server.output
 
 
 def test_embeddings_and_scored_prompts_are_computed_again(slow: Callable[..., Server]) -> None:
@@ -245,9 +293,41 @@ def test_streams_of_a_model_survive_engine_and_worker() -> None:
     del bodies[3]["ignore_eos"]
     with Server("smollm2", "--max-model-len", "1024") as server:
         undisturbed = Streams(server, bodies).join()
-        for role in ("engine", "worker 0"):
+        n_prompt_blocks = 80 // 16  # of the third alone
+        for role, number, took in (
+            ("engine", signal.SIGKILL, True),
+            ("engine", signal.SIGSEGV, True),  # and tries the suspects one at a time
+            ("worker 0", signal.SIGKILL, False),  # its memory is gone, and so is what was in it
+        ):
+            before, _ = adopted(server)
             streams = Streams(server, bodies)
             streams.wait_events(6)
-            kill(server, role)
+            kill(server, role, number)
             assert streams.join() == undisturbed
+            server.wait_idle()
+            after, n_rejected = adopted(server)
+            assert (after - before >= n_prompt_blocks) if took else after == before
+            assert n_rejected == 0
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_the_engine_is_replaced_on_request(caching: bool, slow: Callable[..., Server]) -> None:
+    bodies = [{**body, "prompt": f"{body['prompt']} " * 20} for body in BODIES]
+    with slow(*([] if caching else ["--no-enable-prefix-caching"])) as server:
+        bodies = with_model(server, bodies)
+        undisturbed = Streams(server, bodies).join()
+        streams = Streams(server, bodies)
+        for _ in range(2):
+            streams.wait_events(8)
+            old = pid_of(server, "engine")
+            os.kill(server.process.pid, signal.SIGUSR1)
+            streams.wait_events(8)
+            assert pid_of(server, "engine") != old
+        assert streams.join() == undisturbed
+        assert not any(streams.faults)
         server.wait_idle()
+        metrics = server.metrics()
+        assert sum(v for k, v in metrics.items() if k.startswith("sixfold_engine_epoch")) == 3
+        took, n_rejected = adopted(server)
+        assert bool(took) == caching and not n_rejected
+    assert "unexpectedly" not in server.output and server.output.count("SIGUSR1") == 2

@@ -168,8 +168,9 @@ def test_o33_the_same_request_id_twice(server: Server) -> None:
 
 def test_o34_seeded_output_survives_preemption(small: Server) -> None:
     fields = {"seed": 7, "temperature": 1.0, "max_tokens": 120, "ignore_eos": True, "return_token_ids": True}
+    fields["logprobs"] = 1
     prompt = prompt_ids(20, seed=34)
-    alone = ids(complete(small, prompt, **fields))
+    alone = complete(small, prompt, **fields)
     with ThreadPoolExecutor(8) as threads:
         mine = threads.submit(complete, small, prompt, **fields)
         rivals = [threads.submit(complete, small, prompt_ids(20, seed=s), **fields) for s in range(6)]
@@ -177,7 +178,9 @@ def test_o34_seeded_output_survives_preemption(small: Server) -> None:
         assert all(len(ids(r.result())) == 120 for r in rivals)
     preemptions = sum(v for k, v in small.metrics().items() if k.startswith("sixfold_num_preemptions_total"))
     assert preemptions >= 1
-    assert ids(answer) == alone and answer["usage"]["completion_tokens"] == 120
+    assert ids(answer) == ids(alone) and answer["usage"]["completion_tokens"] == 120
+    assert answer["choices"][0]["logprobs"] == alone["choices"][0]["logprobs"]
+    assert len(answer["choices"][0]["logprobs"]["token_logprobs"]) == 120
     small.wait_idle()
 
 

@@ -1,4 +1,4 @@
-"""Any sequence of opens, extensions, seals, forks and releases, against a model made of plain dictionaries.
+"""Any sequence of opens, extensions, seals, forks, releases and restarts, against a model made of plain dictionaries.
 
 The model says what every position of every table must hold and what every block holds in fact; the pool is small, and
 the hash function sometimes has three values only. What is matched must be true whatever the names say.
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.simulation import digest_of_three
 
-from sixfold.kv_cache import BlockTable, Grant, KVCacheManager, Prefix
+from sixfold.kv_cache import BlockTable, Grant, Journal, KVCacheManager, Prefix
 from sixfold.messages import BlockId
 
 BLOCK_SIZE = 2
@@ -41,7 +41,16 @@ class KVCacheMachine(RuleBasedStateMachine):
     @initialize(num_blocks=st.integers(2, 9), collides=st.booleans(), caching=st.sampled_from([True, True, False]))
     def start(self, num_blocks: int, collides: bool, caching: bool) -> None:
         digest = digest_of_three if collides else None
-        self.kv = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_caching=caching, hash_key=b"k", digest=digest)
+        journal = memoryview(bytearray(Journal.size(num_blocks, BLOCK_SIZE)))
+        self.new_manager = lambda: KVCacheManager(
+            num_blocks,
+            BLOCK_SIZE,
+            enable_prefix_caching=caching,
+            hash_key=b"k",
+            digest=digest,
+            journal=Journal(journal, num_blocks, BLOCK_SIZE),
+        )
+        self.kv = self.new_manager()
         self.open: list[Model] = []
         self.memory: dict[BlockId, list[object]] = {BlockId(i): [None] * BLOCK_SIZE for i in range(num_blocks)}
 
@@ -116,9 +125,21 @@ class KVCacheMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject, forget: bool) -> None:
         model = data.draw(st.sampled_from(self.open))
         expected = self.kv.n_available + self.kv.plan_release([model.table])
-        self.kv.release(model.table, forget=forget)
+        if forget:
+            self.kv.distrust(model.table)
+        self.kv.release(model.table)
         self.open.remove(model)
         assert self.kv.n_available == expected
+
+    @rule()
+    def restart(self) -> None:
+        """The engine is gone, and the memory stays: what was found before, and nothing else, can be found again."""
+        names = {block: sealed.digest for block, sealed in self.kv._index._sealed.items()}
+        self.kv = self.new_manager()
+        self.open.clear()
+        adopted = {block: sealed.digest for block, sealed in self.kv._index._sealed.items()}
+        assert adopted.items() <= names.items() and len(adopted) == self.kv.n_adopted == self.kv.n_cached
+        assert not self.kv.n_rejected
 
     @rule()
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Any mix of arrivals, aborts, stop strings, deadlines, replays, steps and results, in any order.
+"""Any mix of arrivals, aborts, stop strings, deadlines, replays, restarts, steps and results, in any order.
 
 The promises are checked by `tests.simulation` while deltas arrive, and memory by `tests.fake_worker` in every row. When
 Hypothesis stops, everything still open is run to its end.
@@ -67,11 +67,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         except InvalidRequest as error:
             assert error.param == "n"
 
-    @precondition(lambda self: self.sim.requests)
+    @precondition(lambda self: self.sim.known)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         """The same request comes again: nothing happens, or it is refused because it was aborted."""
-        uid = data.draw(st.sampled_from(sorted(self.sim.requests)))
+        uid = data.draw(st.sampled_from(sorted(self.sim.known)))
         before = self.sim.scheduler.n_open
         try:
             self.sim.scheduler.add(self.sim.requests[uid], self.sim.now_s)
@@ -104,6 +104,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         again = msgspec.structs.replace(old, uid=uid + 1000, attempt=1, delivered=delivered, deadline_s=None)
         if again.uid not in self.sim.requests:
             self.sim.submit_request(again)
+
+    @rule()
+    def restart(self) -> None:
+        self.sim.restart()
 
     @rule(seconds=st.sampled_from([1.0, 4.0]))
     def sleep(self, seconds: float) -> None:

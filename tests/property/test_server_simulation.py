@@ -15,7 +15,9 @@ from tests.server_simulation import run_seed
 
 from sixfold.detokenizer.output import OutputProcessor
 from sixfold.engine.engine_process import EngineServer
+from sixfold.kv_cache import Journal, manager, token_chain
 from sixfold.kv_cache.block_pool import BlockPool
+from sixfold.kv_cache.journal import NO_SALT
 from sixfold.kv_cache.manager import KVCacheManager
 from sixfold.kv_cache.prefix_index import PrefixIndex
 from sixfold.kv_cache.token_chain import TokenChain
@@ -39,7 +41,9 @@ def test_every_promise_holds_and_none_vacuously() -> None:
     for kind in ("preemptions", "cached_tokens", "wasted_rows", "mixed_steps", "stop", "length", "done"):
         assert came[kind] > 50, kind
     for kind in (
+        "adopted blocks",
         "engine crashes",
+        "engines replaced",
         "API deaths",
         "ClientGone",
         "DeadlineExceeded",
@@ -111,8 +115,8 @@ def counts_the_end_from_one(patch: pytest.MonkeyPatch) -> None:
 def shares_blocks_between_salts(patch: pytest.MonkeyPatch) -> None:
     init = TokenChain.__init__
 
-    def unsalted(self: TokenChain, token_ids: Any, block_size: int, salt: str, *rest: Any) -> None:
-        init(self, token_ids, block_size, "", *rest)
+    def unsalted(self: TokenChain, token_ids: Any, block_size: int, salt: bytes, *rest: Any) -> None:
+        init(self, token_ids, block_size, bytes(32), *rest)
 
     patch.setattr(TokenChain, "__init__", unsalted)
 
@@ -154,6 +158,39 @@ def _share_any(pool: BlockPool, block: Any) -> None:
     pool.refs[block] += 1
 
 
+def keeps_records_of_reused_blocks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "clear", lambda self, block: None)
+
+
+def records_what_is_not_computed(patch: pytest.MonkeyPatch) -> None:
+    """The journal says of a block what it will hold when the step is done."""
+    launch = Scheduler.launch
+
+    def early(self: Scheduler, plan: Any) -> Any:
+        step = launch(self, plan)
+        for row in plan.rows:
+            self._kv.seal(row.table, row.end // self._kv.block_size * self._kv.block_size)
+        return step
+
+    patch.setattr(Scheduler, "launch", early)
+
+
+def adopts_what_lost_its_parent(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the same tokens gets the block, whatever stood before them."""
+    adopt = PrefixIndex.adopt
+
+    def rootless(self: PrefixIndex, digest: Any) -> Any:
+        assert self._journal is not None
+        for block, sealed in list(self._journal.read()):
+            if sealed is not None:
+                name = token_chain.block_digest(digest, token_chain.root_digest(digest, NO_SALT), sealed.content)
+                self._journal.write(block, sealed._replace(parent=NO_SALT, digest=name))
+        return adopt(self, digest)
+
+    patch.setattr(PrefixIndex, "adopt", rootless)
+    patch.setattr(manager, "salt_name", lambda salt, key: NO_SALT)
+
+
 def does_not_copy_the_shared_tail(patch: pytest.MonkeyPatch) -> None:
     reserve = KVCacheManager.reserve
 
@@ -185,10 +222,10 @@ def seals_what_is_not_computed(patch: pytest.MonkeyPatch) -> None:
 def forgets_blocks_of_an_aborted_request(patch: pytest.MonkeyPatch) -> None:
     release = KVCacheManager.release
 
-    def lose(self: KVCacheManager, table: Any, forget: bool = False) -> None:
+    def lose(self: KVCacheManager, table: Any) -> None:
         if len(table.blocks) > 2:
             table.blocks.pop()
-        release(self, table, forget=forget)
+        release(self, table)
 
     patch.setattr(KVCacheManager, "release", lose)
 
@@ -288,6 +325,9 @@ PLANTS: list[Plant] = [
     shares_blocks_between_salts,
     believes_the_hash,
     adopts_evicted_blocks,
+    keeps_records_of_reused_blocks,
+    records_what_is_not_computed,
+    adopts_what_lost_its_parent,
     does_not_copy_the_shared_tail,
     writes_the_shared_tail,
     seals_what_is_not_computed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from random import Random
@@ -16,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import msgspec
+import numpy as np
 from tests.fake_worker import FakeWorker
 from tests.simulation import STOP_STRING, Ledger
 from tests.virtual.loop import VirtualLoop
@@ -33,12 +36,27 @@ from sixfold.api.open_requests import OpenRequests
 from sixfold.config import SchedulerConfig
 from sixfold.engine.client import EngineClient
 from sixfold.engine.core import EngineCore
-from sixfold.engine.engine_process import EngineServer
+from sixfold.engine.engine_process import ApiPeer, EngineServer
+from sixfold.errors import ProtocolError
 from sixfold.executor.remote import RemoteExecutor
-from sixfold.executor.step_arrays import StepArrays
+from sixfold.executor.slots import Slots
+from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.wire import decode_step, encode
-from sixfold.kv_cache import KVCacheManager
-from sixfold.messages import GenerateRequest, Hello, StepPlan, StepResult, TokenDelta, WorkerFacts
+from sixfold.executor.worker import Drawn, Worker
+from sixfold.kv_cache import Journal, KVCacheManager
+from sixfold.kv_cache.journal import Sealed
+from sixfold.messages import (
+    SAMPLE,
+    BlockId,
+    GenerateRequest,
+    Hello,
+    OutputBatch,
+    SlotAdmit,
+    StepPlan,
+    StepResult,
+    TokenDelta,
+    WorkerFacts,
+)
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
@@ -47,6 +65,12 @@ from sixfold.transport.frames import PROTOCOL
 DIGEST = "virtual"
 ENGINE, WORKER = "engine", "worker"
 IDLE_S = 0.25
+FORGED, REPEATED = 0.004, 0.05
+"""How often a result is preceded by one that answers something else, and outputs are told twice."""
+FOREIGN_S = -1.0
+"""Mark of such a result."""
+LATE_S = 0.4
+"""More than a word of an API process is ever under way."""
 
 
 class Network:
@@ -63,6 +87,11 @@ class Network:
         self.slowest_s = slowest_s
         self.capacity = capacity
         self.listeners: dict[str, VirtualListener] = {}
+        self.ended: dict[tuple[int, int], float] = {}
+        """(uid, choice) whose caller has all, or is gone -> since when."""
+        self.said: dict[int, OutputBatch] = {}
+        """By API process: what it was told last."""
+        self.came: Counter[str] = Counter()
         loop.connect = self.connect
 
     def engine_listener(self, wake: Callable[[], object]) -> VirtualListener:
@@ -86,8 +115,44 @@ class Network:
         return one
 
 
+class _Backend:
+    """`FakeWorker` below the real `Worker` and its slots, which must be as the fake one's."""
+
+    def __init__(self, fake: FakeWorker, facts: WorkerFacts) -> None:
+        # A real block has 16 tokens. Here it may have fewer, so that tables are longer.
+        self.facts = msgspec.structs.replace(facts, max_model_len=16 * facts.max_model_len)
+        self._fake = fake
+
+    def free(self, slot: int) -> None:
+        """With the step, as all that follows."""
+
+    def admit(self, admit: SlotAdmit) -> None: ...
+    def copy_blocks(self, copies: Int32) -> None: ...
+    def close(self) -> None: ...
+
+    def prepare(self) -> bool:
+        return False
+
+    def run(self, step: StepArrays, slots: Slots) -> Drawn:
+        fake = self._fake
+        fake.submit(_plan(step))
+        for index, flags in zip(step.slots.tolist(), step.flags.tolist(), strict=True):
+            slot = fake.slots[index]
+            n_known = len(slot.token_ids) - bool(flags & SAMPLE)
+            assert slots.tokens[index, : slots.lengths[index]].tolist() == slot.token_ids[:n_known]
+            assert slots.block_table[index, : len(slot.table)].tolist() == slot.table
+        result = fake.results.pop()
+        return Drawn(
+            np.asarray(result.token_ids, np.int32),
+            np.asarray(result.status, np.int32),
+            result.logprobs,
+            result.prompt_logprobs,
+            result.embeddings,
+        )
+
+
 class WorkerProcess:
-    """Outlives engines. Its memory stays when another one comes."""
+    """The real worker around `FakeWorker`. Outlives engines; its memory stays when another one comes."""
 
     def __init__(self, network: Network, fake: FakeWorker, facts: WorkerFacts, *, step_s: float) -> None:
         self._network = network
@@ -96,6 +161,8 @@ class WorkerProcess:
         self._free_s = 0.0
         self._steps: FrameSocket | None = None
         self.fake = fake
+        self._worker = Worker(_Backend(fake, facts))
+        self._late_step: StepArrays | None = None
         self._listener = network.listeners[WORKER] = VirtualListener(self._accept)
 
     def _accept(self) -> None:
@@ -117,19 +184,47 @@ class WorkerProcess:
                 channel.send(codecs.CONTROL, codecs.encode(self._facts))
             else:
                 self._steps = channel
+                self._worker.attach(received.epoch)
                 self.fake.attach()
+                self._hear_late()
 
     def _step(self, channel: FrameSocket, body: bytes) -> None:
         if channel is not self._steps:
             return  # of an engine that is gone
-        self.fake.submit(_plan(StepArrays.unpack(decode_step(body))))
-        loop = self._network.loop
-        self._free_s = max(self._free_s, loop.time()) + self._network.random.random() * self._step_s
-        loop.call_at(self._free_s, self._finish, channel)
+        step = self._late_step = StepArrays.unpack(decode_step(body))
+        result = self._worker.execute(step)
+        if not step.n_rows:
+            self.fake.submit(_plan(step))
+        loop, random = self._network.loop, self._network.random
+        self._free_s = max(self._free_s, loop.time()) + random.random() * self._step_s
+        loop.call_at(self._free_s, self._finish, channel, result)
 
-    def _finish(self, channel: FrameSocket) -> None:
+    def _finish(self, channel: FrameSocket, result: StepResult) -> None:
         if channel is self._steps and channel.fileno() >= 0:
-            channel.send(codecs.RESULT, encode(self.fake.results.popleft()))
+            if self._network.random.random() < FORGED:
+                channel.send(codecs.RESULT, encode(self._forged(result)))
+            channel.send(codecs.RESULT, encode(result))
+
+    def _hear_late(self) -> None:
+        """A step of the engine that is gone comes only now."""
+        if self._late_step is None:
+            return
+        self._network.came["late steps"] += 1
+        try:
+            self._worker.execute(self._late_step)
+        except ProtocolError:
+            return
+        raise AssertionError("a step of an engine that is gone is executed")
+
+    def _forged(self, result: StepResult) -> StepResult:
+        """A result as another step, another life of a slot, or another engine would have it."""
+        self._network.came["foreign results"] += 1
+        changes: list[dict[str, Any]] = [{"engine_epoch": result.engine_epoch - 1}, {"step_id": result.step_id - 1}]
+        if result.slots:
+            for name in ("slots", "generations", "incarnations"):
+                first, *rest = getattr(result, name)
+                changes.append({name: [first + 1, *rest]})
+        return msgspec.structs.replace(result, forward_s=FOREIGN_S, **self._network.random.choice(changes))
 
 
 def _plan(step: StepArrays) -> StepPlan:
@@ -155,10 +250,36 @@ class _Executor(RemoteExecutor):
         return result
 
 
+class KilledError(Exception):
+    """The engine's process ends here."""
+
+
+class MortalJournal(Journal):
+    """One in whose use the engine may be killed, in the midst of whatever it is doing."""
+
+    dies_in = -1
+    """Records until then."""
+
+    def write(self, block: BlockId, sealed: Sealed) -> None:
+        self._live()
+        super().write(block, sealed)
+
+    def clear(self, block: BlockId) -> None:
+        self._live()
+        super().clear(block)
+
+    def _live(self) -> None:
+        if self.dies_in == 0:
+            raise KilledError
+        self.dies_in -= 1
+
+
 class CheckedCore(EngineCore):
     """Compares all that is said with the ledger, and that planning changes nothing."""
 
     ledger: Ledger
+    lives: set[tuple[int, int, int, int]]
+    """(uid, attempt, choice, incarnation) that had a slot."""
 
     def add(self, request: GenerateRequest) -> None:
         super().add(request)
@@ -180,10 +301,20 @@ class CheckedCore(EngineCore):
     def fill(self) -> None:
         before = self.scheduler.stats(), self.scheduler.plan()
         assert before == (self.scheduler.stats(), self.scheduler.plan()), "planning changes nothing"
+        next_step_id = self.scheduler._next_step_id
         super().fill()
+        for step in self.scheduler._outstanding:
+            for row in step.rows if step.message.step_id >= next_step_id else []:
+                if row.prefix is not None:
+                    request = row.sequence.request
+                    life = request.uid, request.message.attempt, row.sequence.choice, row.sequence.incarnation
+                    assert life not in self.lives, "two lives of a choice have one number"
+                    self.lives.add(life)
 
     def commit(self, result: StepResult) -> list[TokenDelta]:
-        return self._taken(super().commit(result))
+        deltas = super().commit(result)
+        assert result.forward_s != FOREIGN_S, "a result is applied that answers another step, or another life"
+        return self._taken(deltas)
 
     def _taken(self, deltas: list[TokenDelta]) -> list[TokenDelta]:
         self.ledger.take(deltas)
@@ -197,8 +328,30 @@ class CheckedCore(EngineCore):
         self.check()
 
 
+class _Server(EngineServer):
+    """Tells some things twice, and hands on what an engine had said that is gone."""
+
+    network: Network
+
+    def _send_outputs(self, peer: ApiPeer, deltas: list[TokenDelta]) -> None:
+        super()._send_outputs(peer, deltas)
+        network, batch = self.network, OutputBatch(self._run.epoch, self._step_id, deltas)
+        before = network.said.get(peer.instance, batch)
+        network.said[peer.instance] = batch
+        is_late = before.engine_epoch != batch.engine_epoch
+        if peer.outputs is not None and (is_late or network.random.random() < REPEATED):
+            network.came["late outputs" if is_late else "repeated outputs"] += 1
+            with contextlib.suppress(OSError):
+                peer.outputs.send(codecs.OUTPUT, codecs.encode(before if is_late else batch))
+
+
 class EngineProcess:
-    """One life of the engine."""
+    """One life of the engine.
+
+    Args:
+        faults: crashes by its own fault before.
+        on_fault: called when it dies of what it was told.
+    """
 
     def __init__(
         self,
@@ -207,18 +360,25 @@ class EngineProcess:
         config: SchedulerConfig,
         *,
         epoch: int,
-        make_kv: Callable[[], KVCacheManager],
+        faults: int,
+        on_fault: Callable[[], object],
+        make_kv: Callable[[MortalJournal], KVCacheManager],
+        journal: memoryview,
+        block_size: int,
         depth: int,
     ) -> None:
         self._network = network
         self._loop = network.loop
         self._is_due = False
+        self._on_fault = on_fault
         self.is_alive = True
         with mock.patch("sixfold.executor.remote.connect", lambda path: _instant(network.connect(path))):
             executor = _Executor(WORKER, epoch=epoch, config_digest=DIGEST)
         executor.on_result = worker.fake.retire
         facts = executor.facts
-        kv = make_kv()
+        # As `launch.open_journal` does it: when the worker has answered, and not before.
+        self.journal = MortalJournal(journal, facts.num_blocks, block_size)
+        kv = make_kv(self.journal)
         scheduler = Scheduler(
             config,
             kv,
@@ -229,11 +389,13 @@ class EngineProcess:
         )
         self.core = CheckedCore(scheduler, kv, executor, depth=depth, clock=self._loop.time)
         self.core.ledger = Ledger(kv.capacity_tokens)
+        self.core.lives = set()
         self._listener = network.engine_listener(self.wake)
         self._selector = VirtualSelector(network.random)
-        run: Any = SimpleNamespace(epoch=epoch, digest=DIGEST, faults=0)
+        run: Any = SimpleNamespace(epoch=epoch, digest=DIGEST, faults=faults)
         with mock.patch.object(selectors, "DefaultSelector", lambda: self._selector):
-            self.server = EngineServer(self.core, executor, self._listener, run)  # type: ignore[arg-type]
+            self.server = _Server(self.core, executor, self._listener, run)  # type: ignore[arg-type]
+        self.server.network = network
         self._loop.call_later(IDLE_S, self._idle)
         self.wake()
 
@@ -255,25 +417,48 @@ class EngineProcess:
         self.core.check_left()
         assert not self.server._owners and not self.server._open_choices, "the engine's process remembers a request"
         assert not any(peer.uids or peer.outbox for peer in self.server._peers.values())
+        assert self.server._quarantine.next() is None and self.server._quarantine.on_trial is None
 
     def _turn(self) -> None:
         self._is_due = False
         if not self.is_alive:
             return
         self._selector.may_select = True
-        with contextlib.suppress(TurnOver):
+        try:
             self.server.run()
+            self.crash()  # it has left, as it was asked to
+        except TurnOver:
+            pass
+        except KilledError:
+            self.crash()
+        except ProtocolError:
+            self.crash()
+            self._on_fault()
+        if not self.is_alive:
+            return
         self.core.check()
-        open_uids = {one.request.uid for one in self.core.scheduler._register.sequences() if one.is_open}
-        late = [one.request.message.deadline_s for one in self.core.scheduler._register.sequences() if one.is_open]
-        assert all(deadline is None or deadline > self._loop.time() for deadline in late), "a deadline is missed"
-        owned = {uid for uid, peer in self.server._owners.items() if peer.instance in self.server._peers}
-        assert open_uids <= owned, "the engine works for nobody"
+        self._check_open()
         for sock in self._selector.sockets():
             if sock is not self._listener:
                 sock.on_readable = sock.on_writable = self.wake
         if self._selector.ready():
             self.wake()
+
+    def _check_open(self) -> None:
+        """Whoever is open here has a caller who wants it, and time left; suspects are tried one at a time."""
+        now_s, ended = self._loop.time(), self._network.ended
+        owned = {uid for uid, peer in self.server._owners.items() if peer.instance in self.server._peers}
+        on_trial = set()
+        for one in self.core.scheduler._register.sequences():
+            if not one.is_open:
+                continue
+            message = one.request.message
+            assert message.uid in owned, "the engine works for nobody"
+            assert message.deadline_s is None or message.deadline_s > now_s, "a deadline is missed"
+            assert now_s - ended.get((message.uid, one.choice), now_s) < LATE_S, "the engine works on what has ended"
+            if message.suspect and not any((message.uid, c) in self.core.ledger.first_deltas for c in range(message.n)):
+                on_trial.add(message.uid)
+        assert len(on_trial) <= 1, "two suspects are tried at once"
 
     def _idle(self) -> None:
         if self.is_alive:

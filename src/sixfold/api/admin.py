@@ -11,6 +11,7 @@ from sixfold import __version__
 from sixfold.api.call import Call
 from sixfold.api.web import page, wants_page
 from sixfold.engine.example import curl_line
+from sixfold.messages import ApiCounts, CountsAsked
 
 __all__ = ["Model", "ModelList", "Status", "Version", "home", "live", "metrics", "model", "models", "ready", "version"]
 
@@ -100,7 +101,8 @@ async def version(call: Call) -> None:
 
 async def metrics(call: Call) -> None:
     """`GET /metrics`."""
-    text = call.context.metrics.render()
+    others = await call.context.ask_peers(CountsAsked(), ApiCounts)
+    text = call.context.metrics.render(others)
     await call.respond(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
 
 

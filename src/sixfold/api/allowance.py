@@ -5,7 +5,7 @@ taken by estimate before a prompt is rendered, corrected to its real length, and
 end. So the calls that run at the same time may use more than was left: the bucket goes into debt, and the key waits
 until it is paid. One request that is larger than the bucket is let through when the bucket is full.
 
-Counted in memory, from the process's start; of several API processes each has its part of every limit.
+Counted in memory, from the server's start; several API processes share every limit (`tallies.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from sixfold.api.tallies import Cells, Limit, Tally
 from sixfold.errors import Overloaded
 
 __all__ = ["Allowance", "Bucket", "KeyLimits", "Quota"]
@@ -37,13 +38,12 @@ class KeyLimits(Protocol):
 
 
 class Bucket:
-    """`amount` in `period_s`, filling steadily. Full at first."""
+    """`amount` in `period_s`, filling steadily. Full at first. Its cells: what is used, and when that was so."""
 
-    def __init__(self, amount: int, period_s: float) -> None:
+    def __init__(self, amount: int, period_s: float, cells: Cells) -> None:
         self.amount = amount
         self._per_s = amount / period_s
-        self._used = 0.0
-        self._at_s = 0.0
+        self._cells = cells
 
     def wait_s(self, cost: float, now_s: float) -> float:
         """Until `cost` may be taken; 0 is now."""
@@ -52,33 +52,34 @@ class Bucket:
 
     def take(self, cost: float, now_s: float) -> None:
         """Take it, or give it back where it is negative; the bucket may go into debt, never above full."""
-        self._used = max(0.0, self._used_at(now_s) + cost)
-        self._at_s = max(self._at_s, now_s)
+        self._cells[0] = max(0.0, self._used_at(now_s) + cost)
+        self._cells[1] = max(self._cells[1], now_s)
 
     def _used_at(self, now_s: float) -> float:
-        return max(0.0, self._used - max(0.0, now_s - self._at_s) * self._per_s)
+        used, at_s = self._cells
+        return max(0.0, used - max(0.0, now_s - at_s) * self._per_s)
 
 
 class Quota:
-    """`amount` in a window of `period_s` that begins with the first use."""
+    """`amount` in a window of `period_s` that begins with the first use. Its cells: what is used, the window's end."""
 
-    def __init__(self, amount: int, period_s: float) -> None:
+    def __init__(self, amount: int, period_s: float, cells: Cells) -> None:
         self.amount = amount
         self._period_s = period_s
-        self._used = 0.0
-        self._end_s = 0.0
+        self._cells = cells
 
     def wait_s(self, cost: float, now_s: float) -> float:
         """Until `cost` may be taken; 0 is now."""
-        if now_s >= self._end_s or self._used + min(cost, self.amount) <= self.amount:
+        used, end_s = self._cells
+        if now_s >= end_s or used + min(cost, self.amount) <= self.amount:
             return 0.0
-        return self._end_s - now_s
+        return float(end_s - now_s)
 
     def take(self, cost: float, now_s: float) -> None:
         """Take it, or give it back where it is negative."""
-        if now_s >= self._end_s:
-            self._used, self._end_s = 0.0, now_s + self._period_s
-        self._used = max(0.0, self._used + cost)
+        if now_s >= self._cells[1]:
+            self._cells[0], self._cells[1] = 0.0, now_s + self._period_s
+        self._cells[0] = max(0.0, self._cells[0] + cost)
 
 
 class Allowance:
@@ -88,25 +89,28 @@ class Allowance:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, limits: KeyLimits, n_processes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: KeyLimits, tally: Tally, clock: Callable[[], float]) -> None:
         self._clock = clock
-
-        def part(limit: int) -> int:
-            return -(-limit // n_processes)
-
-        self._requests = Bucket(part(limits.requests_per_minute), MINUTE_S) if limits.requests_per_minute else None
+        self._tally = tally
+        self._requests: Bucket | None = None
+        if limits.requests_per_minute:
+            self._requests = Bucket(limits.requests_per_minute, MINUTE_S, tally.cells(Limit.REQUESTS))
         self._tokens: list[tuple[str, Bucket | Quota]] = []
         if limits.tokens_per_minute:
-            self._tokens.append(("tokens_per_minute", Bucket(part(limits.tokens_per_minute), MINUTE_S)))
+            per_minute = Bucket(limits.tokens_per_minute, MINUTE_S, tally.cells(Limit.TOKENS))
+            self._tokens.append(("tokens_per_minute", per_minute))
         if limits.tokens_per_day:
-            self._tokens.append(("tokens_per_day", Quota(part(limits.tokens_per_day), DAY_S)))
-        self._max_concurrent = part(limits.max_concurrent) if limits.max_concurrent else None
-        self.n_running = 0
-        """Calls between their permit and the end of their answer."""
+            self._tokens.append(("tokens_per_day", Quota(limits.tokens_per_day, DAY_S, tally.cells(Limit.DAY))))
+        self._max_concurrent = limits.max_concurrent
+
+    @property
+    def n_running(self) -> int:
+        """Calls of this process between their permit and the end of their answer."""
+        return self._tally.n_running
 
     @classmethod
     def of(
-        cls, limits: KeyLimits, n_processes: int = 1, clock: Callable[[], float] = time.monotonic
+        cls, limits: KeyLimits, tally: Tally | None = None, clock: Callable[[], float] = time.monotonic
     ) -> Allowance | None:
         """None where there is no limit at all."""
         given = (
@@ -115,7 +119,7 @@ class Allowance:
             limits.tokens_per_day,
             limits.max_concurrent,
         )
-        return cls(limits, n_processes, clock) if any(given) else None
+        return cls(limits, tally or Tally.private(), clock) if any(given) else None
 
     def begin(self) -> None:
         """Count a call in; `end` counts it out.
@@ -124,7 +128,7 @@ class Allowance:
             Overloaded: the code names the limit.
         """
         now_s = self._clock()
-        if self._max_concurrent is not None and self.n_running >= self._max_concurrent:
+        if self._max_concurrent is not None and self._tally.n_running_everywhere >= self._max_concurrent:
             raise _refused("max_concurrent", f"{self._max_concurrent} calls at the same time", CONCURRENCY_RETRY_S)
         if self._requests is not None:
             wait_s = self._requests.wait_s(1, now_s)
@@ -133,11 +137,11 @@ class Allowance:
         self.check_tokens(1)
         if self._requests is not None:
             self._requests.take(1, now_s)
-        self.n_running += 1
+        self._tally.n_running += 1
 
     def end(self) -> None:
         """The call has its answer, or none will come."""
-        self.n_running -= 1
+        self._tally.n_running -= 1
 
     def check_tokens(self, n_tokens: int) -> None:
         """Raises: Overloaded: so many more are not left."""

@@ -27,10 +27,12 @@ from sixfold.api import admin, web
 from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_end
 from sixfold.api.chat import create_chat_completion
 from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.debug import requests as debug_requests
+from sixfold.api.debug import traces as debug_traces
 from sixfold.api.debug import waits as debug_waits
 from sixfold.api.debug.live import health, live
 from sixfold.api.embeddings import create_embedding
@@ -81,6 +83,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/debug/waits", debug_waits.waits),
     ("GET", "/debug/requests", debug_requests.requests),
     ("GET", "/debug/requests/{id}", debug_requests.request),
+    ("GET", "/debug/trace", debug_traces.trace),
+    ("GET", "/debug/timeline/{id}", debug_traces.timeline),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
@@ -100,10 +104,13 @@ def build_app(
     metrics: ApiMetrics | None = None,
     delivery: Delivery | None = None,
     observatory: Observatory | None = None,
+    *,
+    run_dir: str | None = None,
+    api_server: int = 0,
 ) -> App:
-    """The application over an engine."""
+    """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, delivery, observatory))
+    return App(ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server))
 
 
 class App:
@@ -115,7 +122,7 @@ class App:
         access = context.config.metrics_access
         self._open_paths = OPEN_PATHS | web.PAGE_PATHS | ({"/metrics"} if access == "open" else frozenset())
         self._admin_paths = frozenset({"/metrics"} if access == "admin" else ())
-        routes = [Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES]
+        routes = [Route(path, _Endpoint(path, handler), methods=[method]) for method, path, handler in ROUTES]
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,12 +143,15 @@ class App:
         except SixfoldError as error:
             await self._fail(call, error)
         except Exception as error:
-            logger.exception("request %s failed", call.request_id)
+            logger.exception("request %(request_id)s failed", {"request_id": call.request_id})
             await self._fail(call, error)
         finally:
             self.context.calls.discard(call)
             call.close()
-            call.log_end()
+            log_end(call)
+            if self.context.spans is not None:
+                endpoint = scope.get("endpoint")
+                self.context.spans.put(call, endpoint.path if isinstance(endpoint, _Endpoint) else "")
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""
@@ -172,7 +182,8 @@ class App:
 class _Endpoint:
     """A handler as an ASGI application, so that the router adds nothing around it."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, path: str, handler: Handler) -> None:
+        self.path = path
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,6 @@ would reset it, and the client might never see the answer; so for a short time w
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 import secrets
@@ -15,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
+from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
 from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.api.keys import ANYBODY
@@ -30,6 +29,7 @@ from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.generation import TotalUsage
+    from sixfold.messages import GenerateRequest
 
 __all__ = ["Call", "Connection"]
 
@@ -41,8 +41,6 @@ BYTES_PER_TOKEN = 4
 LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-logger = logging.getLogger("sixfold.api.requests")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -62,10 +60,31 @@ class Connection(Protocol):
         ...
 
 
+class Arrival(Protocol):
+    """The request as far as it is here. Fulfilled by uvicorn's cycle."""
+
+    more_body: bool
+    """Its end has not come yet."""
+
+
 class Counted(Protocol):
     """What answers a call, for the log."""
 
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 where there is none."""
+        ...
+
     def usage(self) -> TotalUsage: ...
+
+    def reasons(self) -> list[str]:
+        """Why each choice ended."""
+        ...
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """What the engine was asked for, the first of several."""
+        ...
 
 
 class Call:
@@ -86,6 +105,7 @@ class Call:
     __slots__ = (
         "_body_left",
         "_counts",
+        "_n_places",
         "_n_reserved",
         "_send",
         "arrival_s",
@@ -112,6 +132,8 @@ class Call:
         self.caller = ANYBODY
         self._counts = False
         """Whether it counts as one of its key's running calls."""
+        self._n_places = 0
+        """Choices that have a place, and are not with the engine yet."""
         self._n_reserved = 0
         """Tokens taken from its key's allowance for which nothing has been computed yet."""
         self.connection: Connection = scope["sixfold.connection"]
@@ -152,8 +174,11 @@ class Call:
     # admission
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, *, generates: bool = True) -> Iterator[None]:
         """Hold the admission permit, and from then on count as one of the key's running calls.
+
+        Args:
+            generates: the call is nothing without the engine.
 
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
@@ -161,14 +186,15 @@ class Call:
         self.record = CallRecord(self.request_id, int(self.arrival_s * 1e9), path=self.scope["path"])
         self.record.enter(State.RECEIVE, self.record.start_ns)
         current.set(self.record)
-        with self.context.admitted():
+        with self.context.admitted(generates=generates):
             if self.caller.allowance is not None:
                 self.caller.allowance.begin()
                 self._counts = True
             yield
 
     def reserve(self, n_choices: int, deadline_s: float | None = None) -> None:
-        """Ask for room, before the prompt is rendered and tokenized: its length is estimated from the body's.
+        """Take places, before the prompt is rendered and tokenized: its length is estimated from the body's. They are
+        the call's until `leave_places`.
 
         Args:
             deadline_s: CLOCK_MONOTONIC, None for none.
@@ -184,6 +210,13 @@ class Call:
             self.caller.allowance.check_tokens(n_tokens)
             self.caller.allowance.take_tokens(n_tokens)
             self._n_reserved = n_tokens
+        self.context.in_flight += n_choices
+        self._n_places = n_choices
+
+    def leave_places(self) -> None:
+        """Whoever hands the call to the engine takes its own. Idempotent."""
+        self.context.in_flight -= self._n_places
+        self._n_places = 0
 
     def use_tokens(self, n_tokens: int) -> None:
         """So many were computed, of the prompt or of the answer: what was reserved counts first."""
@@ -194,6 +227,7 @@ class Call:
 
     def close(self) -> None:
         """The call is over: give back what it did not use. Call once."""
+        self.leave_places()
         if self._counts and self.caller.allowance is not None:
             self.caller.allowance.end()
             self.caller.allowance.take_tokens(-self._n_reserved)
@@ -304,6 +338,9 @@ class Call:
             *headers,
         ]
         if self._body_left:
+            arrival: Arrival = self.scope["sixfold.arrival"]
+            self._body_left = arrival.more_body  # what is here already, read or not, need not be waited for
+        if self._body_left:
             head.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body, "more_body": self._body_left})
@@ -322,8 +359,9 @@ class Call:
             headers.append((b"retry-after-ms", b"%d" % wait_ms))
         if answer.status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="sixfold"'))
-        self.context.metrics.count_refusal(answer.status)
-        self.log_fault(error)
+        body = describe(error, self.request_id)[1]
+        self.context.metrics.count_refusal(answer.status, body.code or body.type)
+        log_fault(self, error)
         await self.respond(answer.status, answer.body, headers=headers)
 
     async def start_stream(self, headers: Headers = ()) -> None:
@@ -354,32 +392,6 @@ class Call:
             return []
         shown = "".join(c if " " <= c <= "~" else "?" for c in clip(", ".join(names), 1000))
         return [(b"x-sixfold-ignored-fields", shown.encode("ascii"))]
-
-    # log
-
-    def log_end(self) -> None:
-        """One line for the call, at level info. Nothing that its caller wrote but the path and the label."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        parts = [
-            f"id={self.request_id} {self.scope.get('method', '-')} {quote(clip(self.scope['path']))}",
-            f"status={self.status or '-'}",
-            f"ms={(time.monotonic() - self.arrival_s) * 1e3:.1f}",
-        ]
-        if self.counted is not None:
-            usage = self.counted.usage()
-            parts.append(f"prompt_tokens={usage.prompt_tokens} completion_tokens={usage.completion_tokens}")
-        if self.fault is not None:
-            parts.append(f"fault={self.fault}")
-        logger.info("%s", " ".join(parts))
-
-    def log_fault(self, error: BaseException) -> None:
-        """Keep the code for the call's line; the reason is a line of its own, at level debug."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        body = describe(error, self.request_id)[1]
-        self.fault = body.code or body.type
-        logger.debug("id=%s refused: %r (param %r)", self.request_id, body.message, body.param)
 
     def _id_headers(self) -> list[tuple[bytes, bytes]]:
         return [(name, self.request_id.encode("ascii")) for name in self.shape.id_headers]

@@ -11,17 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sixfold import __version__
 from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.keys import KeyRing, load_keys
 from sixfold.api.open_requests import OpenRequests
+from sixfold.api.peers import A, Peers, Question
 from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
+from sixfold.api.returning import Returning
+from sixfold.api.tallies import Tallies
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
+from sixfold.messages import AbortNamed, ApiCounts, Found
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
@@ -29,6 +33,9 @@ from sixfold.observability.observatory import Observatory
 from sixfold.observability.requests import RequestRing, current
 from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
+
+if TYPE_CHECKING:
+    from sixfold.api.tracing import CallSpans
 
 __all__ = ["LONG_TEXT_CHARS", "MAX_PREPARING", "MAX_SCORED", "ApiContext", "ByteBudget"]
 
@@ -84,7 +91,7 @@ class ApiContext:
     """See the module's docstring.
 
     Attributes:
-        in_flight: choices handed to the engine whose end has not come yet.
+        in_flight: choices that have a place: handed to the engine and not ended, or being prepared for it.
         scored: entries of prompts' log-probabilities that these calls will hold.
         draining: no new work; set once, by the server.
         generations: what is in flight, for the end of draining.
@@ -94,13 +101,18 @@ class ApiContext:
         prompt_length: refuses what is too long without tokenizing it.
         responses: answers that are kept; None: none are.
         keys: who may call; None: everybody.
+        spans: what follows calls for OpenTelemetry; None: nothing does.
         observatory: what the server's processes note; None: nobody is to ask.
         call_ring: where this process keeps what it knows of its latest calls.
         delivery: how the time of a batch is divided.
         meter: where this process's time is counted.
 
+    Args:
+        run_dir: where the server's API processes meet; None: this one is alone.
+        api_server: this process's number.
+
     Raises:
-        ConfigError: the key file cannot be used.
+        ConfigError: the key file, or the endpoint for spans, cannot be used.
     """
 
     def __init__(
@@ -110,6 +122,9 @@ class ApiContext:
         metrics: ApiMetrics,
         delivery: Delivery | None = None,
         observatory: Observatory | None = None,
+        *,
+        run_dir: str | None = None,
+        api_server: int = 0,
     ) -> None:
         self.client = client
         self.observatory = observatory
@@ -128,11 +143,25 @@ class ApiContext:
         self.calls: set[Any] = set()
         self.live = LiveFeed(self)
         self._preparing = 0
+        self._returning = Returning(config.api_server_count)
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self.keys: KeyRing | None = None
         if config.api_key_file:
-            self.keys = KeyRing(load_keys(config.api_key_file), n_processes=config.api_server_count)
+            keys = load_keys(config.api_key_file)
+            tallies = None
+            if run_dir is not None:
+                tallies = Tallies.open(run_dir, list(keys), n_processes=config.api_server_count, own=api_server)
+            self.keys = KeyRing(keys, tallies)
+        self._peers: Peers | None = None
+        if run_dir is not None:
+            self._peers = Peers(run_dir, api_server, config.api_server_count, self._on_question)
+        self.spans: CallSpans | None = None
+        if config.otlp_traces_endpoint:
+            from sixfold.api.tracing import CallSpans  # a server without spans has no use for it
+
+            self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=f"api {metrics.api_server}")
+            metrics.spans_dropped = self.spans.dropped
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
 
@@ -151,13 +180,19 @@ class ApiContext:
         return self.config.unknown_fields == "ignore"
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, *, generates: bool) -> Iterator[None]:
         """The admission permit: held from before the body is read until the engine's verdict.
+
+        Args:
+            generates: the engine is needed: while its queue is full, a refusal costs no more than the head.
 
         Raises:
             EngineDead, NotReady, Overloaded: new work is refused.
         """
         self.check_takes_work()
+        if generates:
+            self.check_room(1)
+            self.check_wait(None)
         if self._preparing >= MAX_PREPARING:
             raise Overloaded("too many requests are being prepared at the same time", retry_after_s=1.0)
         self._preparing += 1
@@ -202,13 +237,15 @@ class ApiContext:
         n_open = self.in_flight + self.client.n_open_elsewhere
         if n_open + n_choices > limit:
             raise Overloaded(
-                f"{n_open} of at most {limit} choices are in flight", code="queue_full", retry_after_s=self.retry_s
+                f"{n_open} of at most {limit} choices are in flight",
+                code="queue_full",
+                retry_after_s=self._comes_again_s(),
             )
         if stats.queued_tokens and stats.queued_tokens + n_tokens > self.client.max_queued_tokens:
             raise Overloaded(
                 f"the queue is full: at most {self.client.max_queued_tokens} prompt tokens wait",
                 code="queue_full",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
 
     def check_wait(self, deadline_s: float | None) -> None:
@@ -221,20 +258,19 @@ class ApiContext:
             raise Overloaded(
                 f"the queue is about {wait_s:.1f} s long, which is more than the request's deadline leaves",
                 code="deadline_unreachable",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
         longest = self.client.max_queue_wait_s
         if longest and wait_s > longest:
             raise Overloaded(
                 f"the queue is about {wait_s:.1f} s long; at most {longest:g} s are allowed",
                 code="queue_too_slow",
-                retry_after_s=self.retry_s,
+                retry_after_s=self._comes_again_s(),
             )
 
-    @property
-    def retry_s(self) -> float:
-        """When a place in the queue will be free, as the engine measures it."""
-        return min(max(self.client.stats.place_s, 1.0), 30.0)
+    def _comes_again_s(self) -> float:
+        """What a caller is told whom the queue has no place for."""
+        return self._returning.wait_s(self.client.stats.place_s)
 
     def check_scored(self, n_entries: int) -> None:
         """Raises: Overloaded: with those in flight, so many take too much memory for now."""
@@ -289,8 +325,26 @@ class ApiContext:
             while self._notes:
                 self.meter.add(*self._notes.popleft())
 
+    async def meet_peers(self) -> None:
+        """Answer the server's other API processes from now on."""
+        if self._peers is not None:
+            await self._peers.listen()
+
+    async def ask_peers(self, question: Question, kind: type[A]) -> list[A]:
+        """What the server's other API processes say."""
+        return [] if self._peers is None else await self._peers.ask(question, kind)
+
+    def _on_question(self, question: Question) -> Found | ApiCounts:
+        if isinstance(question, AbortNamed):
+            return Found(self.open_requests.abort(question.name, question.tenant, end=question.end))
+        return self.metrics.counts()
+
     def close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
         for pool in (self._pool, self._aside_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         if self.responses is not None:
             self.responses.close()
+        if self.spans is not None:
+            self.spans.close()

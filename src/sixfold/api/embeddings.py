@@ -22,7 +22,7 @@ from sixfold.api.context import ApiContext
 from sixfold.api.decoding import read_request
 from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation, PromptDetails, TextOptions, TotalUsage
-from sixfold.api.params import check_service
+from sixfold.api.params import check_service, deadline_s
 from sixfold.api.schemas import MAX_INPUTS, EmbeddingRequest
 from sixfold.api.truncation import Truncation
 from sixfold.detokenizer import ChoiceDelta
@@ -48,6 +48,7 @@ async def create_embedding(call: Call) -> None:
     with call.admitted():
         request, ignored = await read_request(call, EmbeddingRequest)
         check_service(request.priority, request.cache_salt)
+        deadline = deadline_s(call, request)
         encoding = _one_of("encoding_format", request.encoding_format, "float", "base64")
         pooling = cast(Pooling, _one_of("pooling", request.pooling, "mean", "last"))
         truncation = Truncation.of(
@@ -57,11 +58,11 @@ async def create_embedding(call: Call) -> None:
         context.check_model(request.model)
         size = context.client.embedding_size
         _check_size(max(len(texts), len(ids)), request.dimensions, size)
-        call.reserve(1)
+        call.reserve(1, deadline)
         prompts = ids or await _tokenize(context, texts, any_length=truncation is not None)
         if truncation is not None:
             prompts = [truncation.apply(prompt, context.client.tokenizer) for prompt in prompts]
-        requests = _requests(context, request, pooling, prompts)
+        requests = _requests(context, request, pooling, prompts, deadline)
         waves = _Waves(call, requests, base64=encoding == "base64", normalize=request.normalize is not False)
         await waves.start()
     await _answer(call, waves, call.ignored_header(ignored))
@@ -99,7 +100,11 @@ async def _tokenize(context: ApiContext, texts: list[str], *, any_length: bool) 
 
 
 def _requests(
-    context: ApiContext, request: EmbeddingRequest, pooling: Pooling, prompts: list[list[int]]
+    context: ApiContext,
+    request: EmbeddingRequest,
+    pooling: Pooling,
+    prompts: list[list[int]],
+    deadline: float | None,
 ) -> list[GenerateRequest]:
     n_tokens = sum(map(len, prompts))
     if n_tokens > MAX_INPUT_TOKENS:
@@ -114,6 +119,7 @@ def _requests(
             input_field=_field(i, len(prompts)),
             cache_salt=request.cache_salt or "",
             priority=request.priority or 0,
+            deadline_s=deadline,
         )
         for i, prompt in enumerate(prompts)
     ]
@@ -144,6 +150,7 @@ class _Waves:
 
     def __init__(self, call: Call, requests: list[GenerateRequest], *, base64: bool, normalize: bool) -> None:
         self._call = call
+        self.asked = requests[0]
         self._waiting = requests
         self._base64 = base64
         self._normalize = normalize
@@ -174,7 +181,8 @@ class _Waves:
         """The entries of `data`, joined by commas.
 
         Raises:
-            RequestFailed, EngineDead, RequestAborted, ClientGone: as `Generation.run`; and what `start` raises.
+            RequestFailed, DeadlineExceeded, EngineDead, RequestAborted, ClientGone: as `Generation.run`; and what
+                `start` raises.
         """
         entries: list[bytes] = []
         while self._generation is not None:
@@ -194,6 +202,11 @@ class _Waves:
         self._closed = True
         if self._generation is not None:
             self._generation.close()
+
+    first_token_s = 0.0
+
+    def reasons(self) -> list[str]:
+        return []
 
     def usage(self) -> TotalUsage:
         return TotalUsage(self._n_tokens, 0, self._n_tokens, PromptDetails(self._n_cached))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from sixfold.errors import SixfoldError
@@ -71,7 +71,7 @@ class EngineFace(Protocol):
 
     @property
     def n_open_elsewhere(self) -> int:
-        """Choices that other API processes had in the engine when it told last; 0 without others."""
+        """Choices that other API processes have in the engine; 0 without others."""
         ...
 
     @property
@@ -103,6 +103,11 @@ class EngineFace(Protocol):
     @property
     def stats(self) -> EngineStats:
         """The engine's latest snapshot."""
+        ...
+
+    @property
+    def recent_stats(self) -> Iterable[tuple[int, EngineStats]]:
+        """Earlier ones of the last minute, with the time at which each came (CLOCK_MONOTONIC ns)."""
         ...
 
     @property

@@ -27,11 +27,14 @@ def check_exposure(config: ApiConfig) -> list[str]:
     Raises:
         ConfigError: it would be open to everybody, or keys or certificate cannot be used.
     """
+    cautions = []
     if config.api_key_file:
         load_keys(config.api_key_file)
+        if os.stat(config.api_key_file).st_mode & stat.S_IROTH:
+            cautions.append(f"every user of this machine can read --api-key-file {config.api_key_file}; chmod 600")
     _check_tls(config)
     if is_loopback(config.host):
-        return []
+        return cautions
     if not config.api_key_file and not config.insecure_no_auth:
         raise ConfigError(
             f"--host {config.host} can be reached from other machines, and there are no API keys: give --api-key-file "
@@ -39,10 +42,10 @@ def check_exposure(config: ApiConfig) -> list[str]:
             param="--host",
         )
     if not config.api_key_file:
-        return [f"whoever reaches {config.host} may use this server: it asks for no key (--api-key-file)"]
+        return [*cautions, f"whoever reaches {config.host} may use this server: it asks for no key (--api-key-file)"]
     if not config.tls_cert:
-        return ["API keys travel unencrypted: use --tls-cert and --tls-key, or a proxy with TLS in front"]
-    return []
+        return [*cautions, "API keys travel unencrypted: use --tls-cert and --tls-key, or a proxy with TLS in front"]
+    return cautions
 
 
 def is_loopback(host: str) -> bool:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
 from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.errors import ClientGone
 from sixfold.api.keys import Caller
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
-from sixfold.errors import DeadlineExceeded, RequestFailed, SixfoldError
+from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
 from sixfold.observability.meter import now
 from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
@@ -112,6 +113,7 @@ class Generation:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
         """
         self._context.check_takes_work()  # it did, before the prompt was tokenized
+        call.leave_places()
         self._context.check_room(self._n_choices)
         self._context.check_scored(self.n_scored)
         self._context.in_flight += self._n_choices
@@ -122,6 +124,8 @@ class Generation:
         self._record(call)
         try:
             for request in self._requests:
+                if self._context.config.enable_log_requests:
+                    log_request(call, request)
                 handle = await self._context.client.submit(_owned(request, call.caller))
                 self._handles.append(handle)
                 if self._error is not None:  # closed meanwhile
@@ -171,6 +175,7 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        self._count_abort(error)
         self._error = error or ClientGone()
         self._fail(self._error)
         for handle in self._handles:
@@ -182,9 +187,28 @@ class Generation:
         if self._call is not None:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
-        self._timing.end(self._reasons())
+        self._timing.end(self.reasons())
         if self._call is not None and self._context.live.is_watched:
             self._context.live.add_ended(self._ending(self._call))
+
+    @property
+    def asked(self) -> GenerateRequest:
+        """The first of its requests."""
+        return self._requests[0]
+
+    @property
+    def first_token_s(self) -> float:
+        """CLOCK_MONOTONIC; 0 before it."""
+        return self._timing.first_token_s
+
+    def _count_abort(self, error: Exception | None) -> None:
+        """Who ends it, if not the engine."""
+        if (self._ended is not None and self._ended.done()) or all(processor.done for processor in self._processors):
+            return
+        cause = "shutdown" if isinstance(error, NotReady) else "request" if error is not None else "client_gone"
+        if self._call is not None and self._call.fault == "slow_reader":
+            cause = "slow_reader"
+        self._context.metrics.aborts[cause] += 1
 
     def _ending(self, call: Call) -> EndedFrame:
         usage = self.usage()
@@ -193,7 +217,7 @@ class Generation:
             label=self._names[0],
             path=call.scope["path"],
             uids=[f"{request.uid:x}" for request in self._requests],
-            reasons=self._reasons(),
+            reasons=self.reasons(),
             prompt=usage.prompt_tokens,
             output=usage.completion_tokens,
             cached=usage.prompt_tokens_details.cached_tokens,
@@ -227,7 +251,14 @@ class Generation:
         cached = sum(part.cached_tokens for part in parts)
         return TotalUsage(prompt, completion, prompt + completion, PromptDetails(cached))
 
-    def _reasons(self) -> list[str]:
+    def _note_start(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            if delta.started_s:
+                self._timing.started(delta.started_s)
+                return
+
+    def reasons(self) -> list[str]:
+        """Why each choice ended; `abort` of one that has not."""
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 
@@ -253,6 +284,8 @@ class Generation:
                 if scored.prompt_logprobs is not None:
                     self.prompt_scores[prompt] = scored.prompt_logprobs
         started_ns = now() if self._delivery.splits else 0
+        if not self._timing.started_s:
+            self._note_start(deltas)
         out, finish_at = self._processors[prompt].push(deltas)
         if started_ns:
             self._delivery.detokenize_ns += now() - started_ns

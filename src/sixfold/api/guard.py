@@ -108,7 +108,9 @@ class _Guarded(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as fault:
+            if isinstance(fault.__context__, MemoryError):  # ours, and not the client's
+                raise fault.__context__ from None
             self._refuse(self._refusal)
         # Within one piece of data the head may have ended; then the fields were counted one by one.
         if self._head_bytes is not None and self._head_bytes > self.limits.max_header_bytes:
@@ -162,6 +164,7 @@ class _Guarded(HttpToolsProtocol):
         self._head_bytes = None
         self._disarm()
         super().on_headers_complete()
+        self.scope["sixfold.arrival"] = self.cycle  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():

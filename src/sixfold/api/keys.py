@@ -29,12 +29,11 @@ from typing import Literal
 import msgspec
 
 from sixfold.api.allowance import Allowance
+from sixfold.api.tallies import Tallies
 from sixfold.errors import ConfigError, Unauthorized
+from sixfold.logs import KEY_PREFIX
 
-__all__ = ["ANYBODY", "KEY_PREFIX", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
-
-KEY_PREFIX = "sk-sixfold-"
-"""By which a key is known where it should not be: in a log, in a repository."""
+__all__ = ["ANYBODY", "ApiKey", "Caller", "KeyRing", "is_name", "load_keys", "new_key"]
 
 MAX_KEYS = 1024
 """All of them are compared for each call: a microsecond for four."""
@@ -97,10 +96,11 @@ class KeyRing:
     """The keys of one process.
 
     Args:
-        n_processes: API processes that share the limits of a key, each its part.
+        tallies: of the keys, in their order, where several API processes share their limits.
     """
 
-    def __init__(self, keys: dict[str, ApiKey], *, n_processes: int = 1) -> None:
+    def __init__(self, keys: dict[str, ApiKey], tallies: Tallies | None = None) -> None:
+        tallies = tallies or Tallies.private(len(keys))
         self._callers = [
             (
                 bytes.fromhex(key.sha256),
@@ -109,10 +109,10 @@ class KeyRing:
                     key.tenant or name,
                     is_admin=key.scope == "admin",
                     weight=key.weight,
-                    allowance=Allowance.of(key, n_processes),
+                    allowance=Allowance.of(key, tallies[i]),
                 ),
             )
-            for name, key in keys.items()
+            for i, (name, key) in enumerate(keys.items())
         ]
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:

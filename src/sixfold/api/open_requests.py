@@ -3,8 +3,8 @@
 A request has two names: the label of its call (`X-Request-Id`), and the id in its answer. Labels are chosen by clients,
 so several requests may have the same; none of them is ended by it, lest one client ends what is another's.
 
-This is the one place that knows which requests are this process's. Where several API processes answer on one port, it
-is here that the others are asked.
+This is the one place that knows which requests are this process's. Where several API processes answer on one port, the
+others are asked (`abort.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from sixfold.errors import InvalidRequest, RequestAborted, RequestNotFound, SixfoldError
+from sixfold.errors import RequestAborted, SixfoldError
 
 __all__ = ["OpenRequests"]
 
@@ -46,23 +46,18 @@ class OpenRequests:
             if not found:
                 del self._by_name[name]
 
-    async def abort(self, name: str, tenant: str | None = "") -> None:
-        """End the request of this name: its caller gets `RequestAborted`, and the engine frees what it held.
+    def abort(self, name: str, tenant: str | None = "", *, end: bool = True) -> int:
+        """End the request of this name, if there is exactly one: its caller gets `RequestAborted`, and the engine frees
+        what it held.
 
         Args:
             tenant: whose requests are looked at; None: everybody's.
+            end: otherwise they are only counted.
 
-        Raises:
-            RequestNotFound: nothing in flight has the name.
-            InvalidRequest: several requests have it (`ambiguous_id`); none was ended.
+        Returns:
+            How many have the name.
         """
         found = [request for owner, request in self._by_name.get(name, ()) if tenant in (None, owner)]
-        if not found:
-            raise RequestNotFound("no request in flight has this id", param="id")
-        if len(found) > 1:
-            raise InvalidRequest(
-                f"{len(found)} requests in flight have this label; name one by the id in its answer",
-                param="id",
-                code="ambiguous_id",
-            )
-        found[0].close(RequestAborted("the request was aborted by another call"))
+        if end and len(found) == 1:
+            found[0].close(RequestAborted("the request was aborted by another call"))
+        return len(found)

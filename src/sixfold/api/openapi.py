@@ -25,6 +25,7 @@ from sixfold.api.debug.feed import MIN_PERIOD_MS
 from sixfold.api.debug.frames import LiveFrame
 from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS, Health
 from sixfold.api.debug.requests import RequestDetail, RequestList
+from sixfold.api.debug.traces import MAX_SECONDS, Trace
 from sixfold.api.debug.waits import WaitList
 from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
@@ -212,6 +213,14 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(404,),
         response=RequestDetail,
     ),
+    Operation(
+        "get",
+        "/debug/trace",
+        "What the server did in the last seconds, as a Chrome trace",
+        response=Trace,
+        query={"seconds": ("how far back; default 5", 1, MAX_SECONDS)},
+    ),
+    Operation("get", "/debug/timeline/{id}", "One request, as a Chrome trace", errors=(404,), response=Trace),
 )
 """Every route of the server; the route table is checked against it."""
 

@@ -13,7 +13,7 @@ from sixfold.api.call import Call
 from sixfold.api.context import MAX_SCORED, ApiContext
 from sixfold.api.generation import TextOptions
 from sixfold.api.refusals import refuse_unsupported
-from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, GenerationRequest
+from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, EmbeddingRequest, GenerationRequest
 from sixfold.engine.request import execution_request
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest
@@ -143,7 +143,7 @@ def wants_running_usage(request: GenerationRequest) -> bool:
     return wants_usage(request) and bool(request.stream_options and request.stream_options.continuous_usage_stats)
 
 
-def deadline_s(call: Call, request: GenerationRequest) -> float | None:
+def deadline_s(call: Call, request: GenerationRequest | EmbeddingRequest) -> float | None:
     """When the call's time is over (CLOCK_MONOTONIC): `timeout` in seconds, or the header's milliseconds; of both, what
     comes first. Counted from the call's arrival.
 

@@ -9,18 +9,21 @@ import os
 import signal
 import socket
 import sys
+from typing import Any
 
-from sixfold.api.logs import SafeFormatter
-from sixfold.engine.client import EngineClient
-from sixfold.engine.launch import load_text, read_run_files
-from sixfold.engine.life import become_child, report_ready
-from sixfold.engine.progress import Progress
-from sixfold.errors import SixfoldError
+from sixfold.engine.client import RESTART_WAIT_S, EngineClient
+from sixfold.engine.launch import RunFiles, load_text, read_run_files
+from sixfold.engine.life import EXIT_NO_MEMORY, become_child, report_ready
+from sixfold.engine.progress import Count, Progress
+from sixfold.engine.replay import Poisoned
+from sixfold.errors import EngineDead, SixfoldError
+from sixfold.logs import set_up_logging
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
+from sixfold.observability.processes import Processes
 
-__all__ = ["main", "set_up_logging"]
+__all__ = ["main"]
 
 logger = logging.getLogger("sixfold.api.process")  # the module runs under another name
 
@@ -31,23 +34,23 @@ def main(argv: list[str]) -> int:
     # What is made before the first request stays, the vocabulary above all: it is never searched for garbage.
     gc.disable()
     become_child(f"api {index}", life_fd, run_dir)
+    run = read_run_files(run_dir)
+    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format)
     import uvloop
 
     status = 0
     try:
-        uvloop.run(_serve(run_dir, listen_fd, ready_fd, int(index)))
+        uvloop.run(_serve(run, run_dir, listen_fd, ready_fd, int(index)))
     except* SixfoldError as errors:
         status = 1
         for error in errors.exceptions:
-            print(f"sixfold: api {index}: {error}", file=sys.stderr)
+            logger.error("%s", error)
     return status
 
 
-async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> None:
+async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, index: int) -> None:
     from sixfold.api.server import ApiServer, serve
 
-    run = read_run_files(run_dir)
-    set_up_logging(run.config.api.log_level, index)
     text = load_text(run.config)
     progress = Progress.open(run_dir)
     delivery = Delivery(Meter.create(run_dir, f"api-{index}"))
@@ -57,56 +60,71 @@ async def _serve(run_dir: str, listen_fd: int, ready_fd: int, index: int) -> Non
         text,
         config_digest=run.digest,
         progress=progress,
+        poisoned=Poisoned.open(run_dir),
         api_server=index,
         delivery=delivery,
     )
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end_without_memory)
+    counts, turns = progress.counts, Count.API_TURNS + index
+
+    def on_turn() -> None:
+        counts[turns] += 1
 
     def started(server: ApiServer) -> None:
         loop.add_signal_handler(signal.SIGTERM, server.stop)
         loop.add_signal_handler(signal.SIGUSR1, server.drain, run.config.api.drain_timeout_s)
 
+    connecting = asyncio.ensure_future(engine.connect())
+    if counts[Count.ENGINE_TURNS]:
+        # Started again, beside an engine that works: its callers wait in the backlog, instead of being refused.
+        await asyncio.wait([connecting], timeout=RESTART_WAIT_S)
     http = socket.socket(fileno=listen_fd)
     host, port = http.getsockname()[:2]
+    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format, holds_text=True)
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(
+            serving = tasks.create_task(
                 serve(
                     engine,
                     run.config.api,
                     [http],
                     api_server=index,
+                    run_dir=run_dir,
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,
+                    processes=Processes(run_dir, run.config.api.api_server_count),
                     on_started=started,
+                    on_turn=on_turn,
                 )
             )
-            await engine.connect()
+            serving.add_done_callback(lambda _: engine.close())
+            try:
+                await connecting
+            except EngineDead:
+                if serving.done():
+                    return  # it was told to end before there was an engine
+                raise
             gc.freeze()
             gc.enable()
             report_ready(ready_fd, chats=text.chat_template is not None)
-            logger.info("serving %s on %s port %d", engine.model_name, host, port)
+            logger.info(
+                "serving %(model)s on %(host)s port %(port)d", {"model": engine.model_name, "host": host, "port": port}
+            )
     finally:
         engine.close()
         gc.unfreeze()  # so that what the compiled part made is freed at the end, and not reported as leaked
         logger.info("stopped")
 
 
-def set_up_logging(level: str, index: int) -> None:
-    """Messages of this process to standard error: its own from `level` on, those of libraries from warnings on.
-
-    Args:
-        level: value of `--log-level`.
-        index: this process's number.
-    """
-    own = logging.getLevelNamesMapping()[level.upper()]
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        SafeFormatter(f"%(asctime)s %(levelname)s api {index} %(name)s: %(message)s", messages=own <= logging.DEBUG)
-    )
-    logging.basicConfig(level=max(own, logging.WARNING), handlers=[handler])
-    logging.getLogger("sixfold").setLevel(own)
+def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a request's handler cannot get fails that request. When the loop itself gets no memory, nobody knows what
+    is half done: this process ends, and its successor starts from nothing."""
+    if isinstance(context.get("exception"), MemoryError):
+        os.write(2, b"sixfold: an API process has no memory left\n")
+        os._exit(EXIT_NO_MEMORY)
+    loop.default_exception_handler(context)
 
 
 if __name__ == "__main__":

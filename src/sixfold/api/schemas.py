@@ -323,6 +323,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     truncation_side: TruncationSide = None
     priority: Annotated[int | None, says("32-bit; lower runs earlier under `--scheduling-policy priority`", 0)] = None
     cache_salt: Annotated[str | None, says("up to 256 characters; only equal salts share cached blocks")] = None
+    timeout: Annotated[
+        float | None,
+        says("seconds from the request's arrival, above 0, to 86400; afterwards it ends with `deadline_exceeded`"),
+    ] = None
     # inert
     user: Annotated[str | None, says("who asks, for OpenAI's own records")] = None
 

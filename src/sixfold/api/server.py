@@ -12,11 +12,12 @@ import uvicorn
 from sixfold.api.app import App, build_app
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
-from sixfold.config import ApiConfig
+from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
+from sixfold.observability.processes import Processes
 
 __all__ = ["ApiServer", "serve"]
 
@@ -39,25 +40,38 @@ async def serve(
     sockets: list[socket.socket],
     *,
     api_server: int = 0,
+    run_dir: str | None = None,
     restarts: Callable[[], Mapping[str, int]] | None = None,
     observatory: Observatory | None = None,
     delivery: Delivery | None = None,
+    processes: Processes | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
+    on_turn: Callable[[], None] | None = None,
 ) -> None:
     """Serve until `ApiServer.stop` or `ApiServer.drain` has been called and has done its work.
 
     Args:
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
+        run_dir: where the server's API processes meet; None: this one is alone.
         restarts: for the metrics: role of a process -> how often one was started again.
         observatory: for what is asked about the whole server; None: nothing is.
         delivery: where the time of this process is counted.
+        processes: the server's, for the metrics.
         on_started: called once connections are accepted, with the server that can be told to stop.
+        on_turn: called once a second as long as the loop turns.
     """
     server = ApiServer(
-        client, config, api_server=api_server, restarts=restarts, delivery=delivery, observatory=observatory
+        client,
+        config,
+        api_server=api_server,
+        run_dir=run_dir,
+        restarts=restarts,
+        delivery=delivery,
+        observatory=observatory,
+        processes=processes,
     )
-    await server.run(sockets, on_started)
+    await server.run(sockets, on_started, on_turn)
 
 
 class ApiServer:
@@ -69,13 +83,25 @@ class ApiServer:
         config: ApiConfig,
         *,
         api_server: int = 0,
+        run_dir: str | None = None,
         restarts: Callable[[], Mapping[str, int]] | None = None,
         delivery: Delivery | None = None,
+        processes: Processes | None = None,
         observatory: Observatory | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
-        metrics = ApiMetrics(client.model_name, lambda: client.stats, api_server, **more)
-        self.app: App = build_app(client, config, metrics, delivery, observatory)
+        metrics = ApiMetrics(
+            client.model_name,
+            lambda: client.stats,
+            api_server,
+            processes=processes,
+            aliases=config.metrics_aliases,
+            block_size=BLOCK_SIZE,
+            **more,
+        )
+        self.app: App = build_app(
+            client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server
+        )
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -96,10 +122,17 @@ class ApiServer:
         )
         self._drainer: asyncio.Task[None] | None = None
 
-    async def run(self, sockets: list[socket.socket], on_started: Callable[[ApiServer], None] | None = None) -> None:
+    async def run(
+        self,
+        sockets: list[socket.socket],
+        on_started: Callable[[ApiServer], None] | None = None,
+        on_turn: Callable[[], None] | None = None,
+    ) -> None:
         """See `serve`."""
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
+        self._server.on_turn = on_turn
         try:
+            await self.app.context.meet_peers()
             await self._server.serve(sockets)
         finally:
             self.app.context.close()
@@ -131,6 +164,7 @@ class _Uvicorn(uvicorn.Server):
     second: an idle process sleeps, and ends when it is told to."""
 
     after_startup: Callable[[], None] | None = None
+    on_turn: Callable[[], None] | None = None
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -152,6 +186,8 @@ class _Uvicorn(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # renews the `Date` header
+            if self.on_turn is not None:
+                self.on_turn()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
                     await self._ended.wait()

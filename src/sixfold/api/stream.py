@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from sixfold.api.call import Call
+from sixfold.api.call_log import log_fault
 from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
 from sixfold.detokenizer import ChoiceDelta
@@ -112,10 +113,10 @@ async def _generate(call: Call, generation: Generation, renderer: Renderer, outl
     except Exception as error:
         generation.close()
         if not isinstance(error, SixfoldError):
-            logger.exception("request %s failed while streaming", call.request_id)
+            logger.exception("request %(request_id)s failed while streaming", {"request_id": call.request_id})
         status, body = describe(error, call.request_id)
-        call.context.metrics.count_refusal(status)
-        call.log_fault(error)
+        call.context.metrics.count_refusal(status, body.code or body.type)
+        log_fault(call, error)
         return renderer.fault(status, body, call.request_id) + renderer.done
     finally:
         outlet.close()

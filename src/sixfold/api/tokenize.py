@@ -40,7 +40,7 @@ class DetokenizeResponse(msgspec.Struct):
 async def tokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with call.admitted():
+    with call.admitted(generates=False):
         request, ignored = await read_request(call, TokenizeRequest)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give either prompt or messages", param="prompt")
@@ -60,7 +60,7 @@ async def tokenize(call: Call) -> None:
 async def detokenize(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with call.admitted():
+    with call.admitted(generates=False):
         request, ignored = await read_request(call, DetokenizeRequest)
         context.check_model(request.model)
         check_ids(request.tokens, context.client.tokenizer, "tokens")
@@ -73,7 +73,7 @@ async def detokenize(call: Call) -> None:
 async def apply_template(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with call.admitted():
+    with call.admitted(generates=False):
         request, ignored = await read_request(call, ApplyTemplateRequest)
         conversation = await by_size(call, prompt_conversation, request.messages, request)
         context.check_model(request.model)

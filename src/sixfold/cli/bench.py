@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["bench"]
 
 _PREFILL_DEFAULT = 512
+_DECODE_DEFAULT = (1, 8, 32, 64)
+_BREAKDOWN_DEFAULT = (8, 64, 256)
 
 
 def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -46,11 +48,15 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> t
     help="Prompt lengths to time.  [default: 512, or what the model's context holds]",
 )
 @click.option(
-    "--decode", metavar="N,N,...", callback=_counts, default="1,8,32,64", show_default=True, help="Batch sizes to time."
+    "--decode",
+    metavar="N,N,...",
+    callback=_counts,
+    help="Batch sizes to time.  [default: 1,8,32,64; with --breakdown 8,64,256]",
 )
 @click.option("--prompt-tokens", type=click.IntRange(1), default=128, show_default=True, help="Prompt before decoding.")
 @click.option("--output-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens each decodes.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Prefills; the median counts.")
+@click.option("--breakdown", is_flag=True, help="Show instead where the time of a step goes, in a server under load.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(
     *LOCAL,
@@ -66,10 +72,11 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> t
 def bench(
     model: str | None,
     prefill: tuple[int, ...] | None,
-    decode: tuple[int, ...],
+    decode: tuple[int, ...] | None,
     prompt_tokens: int,
     output_tokens: int,
     repeat: int,
+    breakdown: bool,
     as_json: bool,
     config_file: Path | None,
     **flags: Any,
@@ -78,7 +85,11 @@ def bench(
 
     The figures come from the scheduler, worker and sampler that serve requests, in one process and without HTTP.
     `tokens_sha256` is the hash of the greedy tokens of the first prompt; equal builds give equal hashes.
+    With --breakdown a server is started and loaded over HTTP, and its own clocks say what each part of a step takes.
     """
+    decode = decode or (_BREAKDOWN_DEFAULT if breakdown else _DECODE_DEFAULT)
+    if breakdown:
+        return _break_down(model, decode, prompt_tokens, output_tokens, as_json, config_file, flags)
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
     prepare(resolved.config)
@@ -94,6 +105,38 @@ def bench(
         click.echo(json.dumps(report))
     else:
         _print_table(report)
+    return 0
+
+
+def _break_down(
+    model: str | None,
+    decode: tuple[int, ...],
+    prompt_tokens: int,
+    output_tokens: int,
+    as_json: bool,
+    config_file: Path | None,
+    flags: dict[str, Any],
+) -> int:
+    import msgspec
+
+    from sixfold.cli.breakdown import break_down, print_breakdown
+    from sixfold.cli.measurement import Prompts
+    from sixfold.engine.launch import load_text
+    from sixfold.engine.launch import resolve as resolve_model
+
+    own = {"host": "127.0.0.1", "port": 0, "api_key_file": "", "tls_cert": "", "tls_key": "", "drain_timeout_s": 0.0}
+    asked = resolve({"model": model, **flags, **own}, config_file)
+    if asked.config.scheduler.max_num_seqs < max(decode):
+        asked = resolve({"model": model, **flags, **own, "max_num_seqs": max(decode)}, config_file)
+    prepare(asked.config)
+    config = resolve_model(asked.config)
+    tokenizer = load_text(config).tokenizer
+    prompts = Prompts([i for i in range(tokenizer.n_vocab) if not tokenizer.is_control(i)])
+    found = break_down(config, prompts, decode, prompt_tokens, output_tokens)
+    if as_json:
+        click.echo(json.dumps({"model": asked.config.model.model, "breakdown": msgspec.to_builtins(found)}))
+    else:
+        print_breakdown(found)
     return 0
 
 

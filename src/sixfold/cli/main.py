@@ -31,6 +31,7 @@ from sixfold.cli.serve import serve
 from sixfold.cli.show import show
 from sixfold.cli.standard_streams import complain, output_fault, prepare_streams, silence
 from sixfold.cli.top import top
+from sixfold.cli.trace import trace
 from sixfold.cli.waits import waits
 from sixfold.errors import ConfigError, DoesNotFit, SixfoldError
 
@@ -74,7 +75,7 @@ def cli(traceback: bool) -> None:
     """
 
 
-for _command in (serve, top, chat, run, batch, pull, list_command, show, rm, key, bench, waits, doctor):
+for _command in (serve, top, chat, run, batch, pull, list_command, show, rm, key, bench, waits, trace, doctor):
     cli.add_command(_command)
 
 if _on_interrupt is signal.default_int_handler:

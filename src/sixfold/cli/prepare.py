@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 from sixfold.config import Config
@@ -32,11 +34,19 @@ def prepare(config: Config) -> None:
 
     def announce(n_bytes: int) -> None:
         if n_bytes > _WORTH_A_WORD:
-            click.echo(f"writing {name} ({n_bytes / 1e6:,.0f} MB) to the cache ...", err=True)
+            text = f"writing {name} ({n_bytes / 1e6:,.0f} MB) to the cache ..."
+            if config.api.log_format == "json":
+                logging.getLogger(__name__).warning("%s", text)
+            else:
+                click.echo(text, err=True)
 
     try:
         model_path(config, announce)
     except ModelNotFound:
         if not model_store.can_pull(name):
             raise
-        model_store.pull(name)
+        if config.api.log_format == "json":
+            logging.getLogger(__name__).warning("fetching %(model)s", {"model": name})
+            model_store.pull(name, progress=False)
+        else:
+            model_store.pull(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
-from sixfold.cli.standard_streams import complain, discard_missing_output
+from sixfold.cli.standard_streams import discard_missing_output
 
 __all__ = ["serve"]
 
@@ -24,13 +25,16 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     here, or the path of a .gguf file or of a folder with safetensors.
 
     Ctrl-C ends what is in flight with an error event; SIGTERM lets it finish first (--drain-timeout-s).
+    SIGUSR1 replaces the engine process while streams go on.
     """
     discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config
     from sixfold.api.exposure import check_exposure
+    from sixfold.logs import set_up_logging
 
+    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in check_exposure(config.api):
-        complain(f"sixfold: {caution}")
+        logging.getLogger(__name__).warning("%s", caution)
     prepare(config)
     from sixfold.engine.supervisor import serve as supervise
 

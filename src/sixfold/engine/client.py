@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 import sixfold.errors
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 2.0
 """That a new request waits for an engine that is being started again."""
+RECENT_STATS = 256
+"""A minute's: the engine sends four a second."""
 GREET_PAUSE_S = 0.05
 """Between a connection that was lost before the engine's welcome, and the next."""
 
@@ -59,6 +62,7 @@ class RequestHandle:
         self._client = client
         self._replay = Replay(request)
         self.uid = request.uid
+        self.n = request.n
         self._open = set(range(request.n))
         self._deltas: list[TokenDelta] = []
         self._error: SixfoldError | None = None
@@ -135,7 +139,8 @@ class EngineClient:
     Args:
         path: the engine's socket.
         config_digest: both ends must have been started with the same configuration.
-        progress: where the supervisor sees what this process waits for.
+        progress: where the supervisor sees what this process waits for, and other API processes what it holds.
+        poisoned: what no API process of this server takes any more.
         api_server: this process's number.
         delivery: where the time of what comes is counted.
     """
@@ -148,6 +153,7 @@ class EngineClient:
         *,
         config_digest: str,
         progress: Progress | None = None,
+        poisoned: Poisoned | None = None,
         api_server: int = 0,
         delivery: Delivery | None = None,
     ) -> None:
@@ -165,8 +171,6 @@ class EngineClient:
         self.max_queued_tokens = config.scheduler.max_queued_tokens
         self.max_queue_wait_s = config.scheduler.max_queue_wait_s
         self._is_alone = config.api.api_server_count == 1
-        self.n_open_elsewhere = 0
-        """Choices of other API processes in the engine, at its last word."""
         self.scripted = config.executor.executor == "scripted"
         self._executor = self.build = config.executor.executor
         """Backend and instruction set: with model and version it tells when equal requests give equal tokens."""
@@ -175,9 +179,12 @@ class EngineClient:
         self._link: _Link | None = None
         self._up = asyncio.Event()
         self._attaching: asyncio.Task[None] | None = None
-        self._poisoned = Poisoned()
+        self._poisoned = poisoned or Poisoned()
         self._faults = -1
-        self._counts = (progress or Progress.private()).counts
+        self._progress = progress or Progress.private()
+        self._counts = self._progress.counts
+        self._n_open = 0
+        """Choices of the requests that are open."""
         self._count_open, self._count_sent = Count.API_OPEN + api_server, Count.API_SENT + api_server
         self.embedding_size = 0
         """Numbers of an embedding; known once connected."""
@@ -186,6 +193,7 @@ class EngineClient:
         self._watch: tuple[Watch, Callable[[EngineView], None]] | None = None
         """How often this process wants a view, and who takes it."""
         self.stats = EngineStats()
+        self.recent_stats: deque[tuple[int, EngineStats]] = deque(maxlen=RECENT_STATS)
         self.batch = (0, 0)
         """Of the latest deltas: their step, and when they were read."""
         self._lost_ns = 0
@@ -200,6 +208,11 @@ class EngineClient:
     def restarting(self) -> bool:
         """The engine was lost, and another is expected."""
         return self.engine_epoch > 0 and not self.ready and self.dead is None
+
+    @property
+    def n_open_elsewhere(self) -> int:
+        """Choices of the requests that other API processes have open."""
+        return 0 if self._is_alone else max(0, self._progress.n_open - self._n_open)
 
     async def connect(self) -> None:
         """Greet the engine and wait until it has its worker.
@@ -234,7 +247,7 @@ class EngineClient:
         self._poisoned.check(request)
         handle = RequestHandle(self, request)
         self._handles[request.uid] = handle
-        self._count()
+        self._count(request.n)
         self._counts[self._count_sent] += 1
         self._send(request)
         meter, asked_ns = self._delivery.meter, now()
@@ -275,11 +288,13 @@ class EngineClient:
             self._link.control.send(codecs.CONTROL, codecs.encode(message))
 
     def _forget(self, uid: int) -> None:
-        self._handles.pop(uid, None)
-        self._count()
+        handle = self._handles.pop(uid, None)
+        if handle is not None:
+            self._count(-handle.n)
 
-    def _count(self) -> None:
-        self._counts[self._count_open] = len(self._handles)
+    def _count(self, n_choices: int) -> None:
+        self._n_open += n_choices
+        self._counts[self._count_open] = self._n_open
 
     # -- the connection -------------------------------------------------------------------------------------------
 
@@ -345,7 +360,7 @@ class EngineClient:
         for handle in list(self._handles.values()):
             handle._fail(EngineDead(reason))
         self._handles.clear()
-        self._count()
+        self._count(-self._n_open)
         self._up.set()  # for those who wait
 
     # -- what comes -----------------------------------------------------------------------------------------------
@@ -354,9 +369,7 @@ class EngineClient:
         message = codecs.decode_control(received.body)
         if isinstance(message, EngineStats):
             self.stats = message
-            if not self._is_alone:
-                n_own = sum(len(handle._open) for handle in self._handles.values())
-                self.n_open_elsewhere = max(0, message.running + message.waiting - n_own)
+            self.recent_stats.append((now(), message))
         elif isinstance(message, EngineView):
             if self._watch is not None:
                 self._watch[1](message)

@@ -27,6 +27,7 @@ def embedding_request(
     input_field: str = "input",
     cache_salt: str = "",
     priority: int = 0,
+    deadline_s: float | None = None,
 ) -> GenerateRequest:
     """Build the request for the embedding of one text: its prompt is read, and nothing is generated.
 
@@ -43,7 +44,7 @@ def embedding_request(
     check_ids(prompt_token_ids, model.tokenizer, input_field)
     if n > model.max_model_len:
         raise ContextLengthExceeded(
-            f"{input_field} has {n} tokens; the context is {model.max_model_len} tokens",
+            f"{input_field} has {n} tokens; this model's maximum context length is {model.max_model_len} tokens",
             param=input_field,
             code="context_length_exceeded",
         )
@@ -55,6 +56,7 @@ def embedding_request(
         pooling=pooling,
         priority=priority,
         arrival_s=time.monotonic(),
+        deadline_s=deadline_s,
         cache_salt=cache_salt,
     )
 

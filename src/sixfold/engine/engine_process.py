@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import selectors
+import signal
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sixfold.engine.core import EngineCore
-from sixfold.engine.launch import RunFiles, build_core, read_run_files
-from sixfold.engine.life import EXIT_WORKER_GONE, become_child
+from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_files
+from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
 from sixfold.engine.watchers import Watchers
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
+from sixfold.logs import set_up_logging
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -32,12 +37,14 @@ from sixfold.messages import (
     Watch,
     Welcome,
 )
-from sixfold.observability.journal import Event, Journal
+from sixfold.observability.history import Event, History
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import ENGINE_DELIVER, ENGINE_FRAME, ENGINE_INBOX, ENGINE_RECEIVE, ENGINE_RESULT
 from sixfold.transport import FrameSocket, accept, codecs
 
 __all__ = ["EngineServer", "main"]
+
+logger = logging.getLogger("sixfold.engine.engine_process")  # the module runs under another name
 
 STATS_PERIOD_S = 0.25
 IDLE_WAIT_S = 0.25
@@ -75,12 +82,12 @@ class EngineServer:
         listener: socket.socket,
         run: RunFiles,
         progress: Progress | None = None,
-        journal: Journal | None = None,
+        history: History | None = None,
     ) -> None:
         self._counts = (progress or Progress.private()).counts
         self._core = core
-        self._journal = journal or Journal.private()
-        self._journal.note(Event.EPOCH, value=run.epoch)
+        self._history = history or History.private()
+        self._history.note(Event.EPOCH, value=run.epoch)
         self._meter = core.meter
         self._executor = executor
         self._run = run
@@ -94,6 +101,7 @@ class EngineServer:
         self._step_id = -1
         self._stats_due_s = 0.0
         self._stats_final = False
+        self._is_leaving = False
         self._watched: set[FrameSocket] = set()
         """Channels with bytes that their peers have not taken yet."""
         self._selector = selectors.DefaultSelector()
@@ -102,14 +110,14 @@ class EngineServer:
         self._selector.register(executor.control, selectors.EVENT_READ, self._on_worker_control)
 
     def run(self) -> None:
-        """Serve until the worker goes away.
+        """Serve until `leave` was called and no step is outstanding.
 
         Raises:
-            EngineDead: it did.
+            EngineDead: the worker went away.
         """
         counts = self._counts
         turns, busy, outstanding = Count.ENGINE_TURNS.value, Count.ENGINE_BUSY.value, Count.ENGINE_OUTSTANDING.value
-        while True:
+        while not self._is_leaving or self._core.n_outstanding:
             counts[turns] += 1
             counts[busy] = self._core.has_work
             counts[outstanding] = self._core.n_outstanding
@@ -123,12 +131,18 @@ class EngineServer:
             self._deliver(self._core.expire())
             while (suspect := self._quarantine.next()) is not None:
                 self._try(*suspect)
-            self._core.fill()
+            if not self._is_leaving:
+                self._core.fill()
             self._flush()
             self._publish_stats()
             if self._watchers:
                 self._publish_view()
             self._watch_unsent()
+
+    def leave(self) -> None:
+        """Launch nothing more, so that `run` ends with the steps that are outstanding. Requests stay as they are: API
+        processes send them to the next engine. May be called by a signal handler."""
+        self._is_leaving = True
 
     def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready, at the latest after IDLE_WAIT_S."""
@@ -233,13 +247,13 @@ class EngineServer:
             self._drop_faulty(peer, e)
 
     def _drop_faulty(self, peer: ApiPeer, fault: Exception) -> None:
-        print(f"sixfold: engine: an API process is dropped: {fault}", file=sys.stderr)
+        logger.error("an API process is dropped: %s", fault)
         self._drop(peer)
 
     def _handle(self, peer: ApiPeer, body: bytes) -> None:
         message = codecs.decode_to_engine(body)
         if isinstance(message, GenerateRequest):
-            self._journal.note(Event.RECEIVED, message.uid)
+            self._history.note(Event.RECEIVED, message.uid)
             if message.suspect:
                 self._quarantine.enter(peer, message)
             else:
@@ -271,8 +285,12 @@ class EngineServer:
 
     def _try(self, peer: ApiPeer, suspect: GenerateRequest) -> None:
         """The API process hears of it first: should it crash us now, that was its doing."""
-        self._tell(peer, Admitted(suspect.uid))
-        self._add(peer, suspect)
+        try:
+            self._tell(peer, Admitted(suspect.uid))
+            self._add(peer, suspect)
+        except OSError as e:
+            self._quarantine.passed(suspect.uid)
+            self._drop_faulty(peer, e)
 
     def _tell(self, peer: ApiPeer, verdict: Admitted | Rejected) -> None:
         if peer.control is not None:
@@ -352,7 +370,10 @@ class EngineServer:
             return
         self._stats_due_s = now + STATS_PERIOD_S
         self._stats_final = not busy
-        body = codecs.encode(self._core.stats())
+        stats = self._core.stats()
+        if self._quarantine:
+            stats = msgspec.structs.replace(stats, waiting_for={**stats.waiting_for, "trial": len(self._quarantine)})
+        body = codecs.encode(stats)
         for peer in list(self._peers.values()):
             if peer.control is not None:
                 try:
@@ -386,32 +407,38 @@ def _descriptor(channel: object) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD`."""
-    run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
+    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD JOURNAL_FD`."""
+    run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir)
+    set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     progress = Progress.open(run_dir)
     try:
-        progress.counts[Count.ENGINE_ATTACHING] = 1
+        progress.counts[Count.ENGINE_ATTACHING] = run.epoch
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)
         progress.counts[Count.ENGINE_ATTACHING] = 0
-        journal = Journal.create(run_dir)
+        journal = open_journal(journal_fd, run, executor.facts, executor.instance)
+        history = History.create(run_dir)
         core = build_core(
             run.config,
             executor,
             epoch=run.epoch,
             hash_key=bytes.fromhex(run.hash_key),
-            meter=Meter.create(run_dir, "engine"),
             journal=journal,
+            meter=Meter.create(run_dir, "engine"),
+            history=history,
         )
-        EngineServer(core, executor, listener, run, progress, journal).run()
+        server = EngineServer(core, executor, listener, run, progress, history)
+        signal.signal(signal.SIGUSR1, lambda *_: server.leave())
+        server.run()
+        return EXIT_RESTART
     except EngineDead:
         return EXIT_WORKER_GONE
     except SixfoldError as e:
-        print(f"sixfold: engine: {e}", file=sys.stderr)
+        logger.error("%s", e)
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("engine", main))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from sixfold.executor.executor import Executor
     from sixfold.executor.scripted import ScriptedBackend
     from sixfold.executor.worker import Worker
+    from sixfold.kv_cache import Journal
+    from sixfold.messages import WorkerFacts
     from sixfold.model_file import ModelFile
-    from sixfold.observability.journal import Journal
+    from sixfold.observability.history import History
     from sixfold.observability.meter import Meter
     from sixfold.text import ChatTemplate, Tokenizer
 
@@ -46,6 +49,7 @@ __all__ = [
     "in_process",
     "load_text",
     "model_path",
+    "open_journal",
     "open_usable",
     "read_run_files",
     "recommended_sampling",
@@ -149,6 +153,10 @@ def resolve(config: Config) -> Config:
         ConfigError: a setting does not fit the model.
         DoesNotFit: the machine has too little memory.
     """
+    if config.api.otlp_traces_endpoint:
+        from sixfold.observability.otlp import traces_url
+
+        traces_url(config.api.otlp_traces_endpoint)
     name = config.model.served_model_name or config.model.model
     path = _model_path(config)
     if config.executor.executor == "scripted":
@@ -326,11 +334,12 @@ def recommended_sampling(config: Config) -> dict[str, Any]:
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The scripted executor's file: extra tokens, the default answer, and how long a step takes."""
+    """The scripted executor's file: extra tokens, the default answer, and how long loading and a step take."""
 
     tokens: list[str] = []
     script: list[str | int] = []
     step_ms: float = 0.0
+    load_ms: float = 0.0
 
 
 def load_script(path: str) -> Script:
@@ -372,20 +381,34 @@ def hash_key_of(config: Config) -> bytes:
     return config.seed.to_bytes(16, "little", signed=True) if config.seed else secrets.token_bytes(16)
 
 
+def open_journal(fd: int, run: RunFiles, facts: WorkerFacts, worker: int) -> Journal:
+    """The journal of the prefix cache, in the memory file that the supervisor hands to every engine of a server.
+
+    Args:
+        worker: instance of the worker's process; records of another one are void.
+    """
+    from sixfold.kv_cache import Journal, owner_of
+
+    owner = owner_of(bytes.fromhex(run.hash_key), run.digest, worker, facts.num_blocks, BLOCK_SIZE)
+    return Journal.open(fd, facts.num_blocks, BLOCK_SIZE, owner)
+
+
 def build_core(
     config: Config,
     executor: Executor,
     *,
     epoch: int,
     hash_key: bytes,
-    meter: Meter | None = None,
     journal: Journal | None = None,
+    meter: Meter | None = None,
+    history: History | None = None,
 ) -> EngineCore:
     """Scheduler and KV cache manager over an executor.
 
     Args:
         hash_key: of the prefix cache, see `hash_key_of`.
-        meter, journal: of this process; None: nobody asks.
+        journal: where the blocks of an engine before are adopted from, and this one's are told to the next.
+        meter, history: of this process; None: nobody asks.
     """
     from sixfold.engine.core import EngineCore
     from sixfold.kv_cache import KVCacheManager
@@ -394,7 +417,11 @@ def build_core(
 
     facts = executor.facts
     kv_cache = KVCacheManager(
-        facts.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.cache.enable_prefix_caching, hash_key=hash_key
+        facts.num_blocks,
+        BLOCK_SIZE,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        hash_key=hash_key,
+        journal=journal,
     )
     scheduler = Scheduler(
         config.scheduler,
@@ -403,7 +430,7 @@ def build_core(
         engine_epoch=epoch,
         max_slots=facts.max_slots,
         pipeline_depth=config.executor.pipeline_depth,
-        chronicle=Chronicle(journal, meter),
+        chronicle=Chronicle(history, meter),
     )
     return EngineCore(scheduler, kv_cache, executor, depth=config.executor.pipeline_depth, meter=meter)
 
@@ -429,6 +456,7 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
     from sixfold.text.script import script_ids
 
     script = load_script(config.executor.script)
+    time.sleep(script.load_ms / 1e3)
     tokenizer = load_text(config).tokenizer
     ordinary = [i for i, b in enumerate(tokenizer.token_bytes) if b.isascii() and b.decode().isprintable() and b]
     return ScriptedBackend(

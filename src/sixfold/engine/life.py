@@ -11,15 +11,31 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 import setproctitle
 
-__all__ = ["CHATS", "EXIT_SUPERVISOR_GONE", "EXIT_WORKER_GONE", "become_child", "report_ready"]
+__all__ = [
+    "CHATS",
+    "EXIT_NO_MEMORY",
+    "EXIT_RESTART",
+    "EXIT_SUPERVISOR_GONE",
+    "EXIT_WORKER_GONE",
+    "become_child",
+    "report_ready",
+    "run_child",
+]
 
 EXIT_WORKER_GONE = 8
 """Of an engine whose worker went away: not its own fault, and it is wanted again."""
 
 EXIT_SUPERVISOR_GONE = 9
+
+EXIT_RESTART = 10
+"""Of an engine that was asked to make room for the next one, and has."""
+EXIT_NO_MEMORY = 11
+"""Of a process that could not get memory."""
+
 CHATS, CONTINUES = b"c", b"t"
 """What an API process reports when it is ready: its model answers conversations, or continues texts alone."""
 
@@ -35,6 +51,15 @@ def become_child(role: str, life_fd: int, run_dir: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_watch, args=(life_fd, run_dir), name="sf: life", daemon=True).start()
+
+
+def run_child(role: str, main: Callable[[list[str]], int]) -> int:
+    """Run a process's `main` with its arguments. Returns: the exit status; without memory, that and a sentence."""
+    try:
+        return main(sys.argv[1:])
+    except MemoryError:
+        os.write(2, f"sixfold: {role}: no memory is left\n".encode())
+        return EXIT_NO_MEMORY
 
 
 def report_ready(ready_fd: int, *, chats: bool) -> None:

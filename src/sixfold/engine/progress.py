@@ -6,9 +6,11 @@ once; nobody waits for anybody.
 
     writer      counters
     supervisor  restarts of the engine, the worker, API processes
-    engine      turns of its loop, whether it has work, steps outstanding, steps committed (never reset), attaching
-    worker      whether its model is loaded, turns (steps begun and ended)
-    api i       requests open, requests sent
+    engine      turns of its loop, whether it has work, steps outstanding, steps committed (never reset), its epoch
+                while it greets the worker
+    worker      whether its model is loaded, turns (steps begun and ended: odd inside a step), epoch of the engine that
+                it has greeted
+    api i       choices of open requests, requests sent, turns of its loop (one a second at least)
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ class Count(enum.IntEnum):
     ENGINE_ATTACHING = 7
     WORKER_LOADED = 8
     WORKER_TURNS = 9
-    API_OPEN = 10
+    WORKER_SERVES = 10
+    API_OPEN = 11
     API_SENT = API_OPEN + MAX_API
+    API_TURNS = API_SENT + MAX_API
 
 
-_BYTES = 8 * (Count.API_SENT + MAX_API)
+_BYTES = 8 * (Count.API_TURNS + MAX_API)
 
 
 class Progress:
@@ -75,7 +79,7 @@ class Progress:
 
     @property
     def n_open(self) -> int:
-        """Requests that API processes wait for."""
+        """Choices that API processes wait for."""
         return sum(self.counts[Count.API_OPEN : Count.API_OPEN + MAX_API])
 
     @property

@@ -21,6 +21,10 @@ class Quarantine(Generic[Peer]):
         self._waiting: OrderedDict[int, tuple[Peer, GenerateRequest]] = OrderedDict()
         self.on_trial: int | None = None
 
+    def __len__(self) -> int:
+        """How many wait for their trial."""
+        return len(self._waiting)
+
     def enter(self, peer: Peer, request: GenerateRequest) -> None:
         self._waiting[request.uid] = (peer, request)
 

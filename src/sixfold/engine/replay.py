@@ -10,6 +10,8 @@ tries suspects one at a time. A token clears it; a second crash before that was 
 
 from __future__ import annotations
 
+import os
+import struct
 import time
 from collections import OrderedDict
 from collections.abc import Collection
@@ -21,6 +23,9 @@ from sixfold.errors import RequestFailed
 from sixfold.messages import GenerateRequest, TokenDelta
 
 __all__ = ["Poisoned", "Replay", "poison_error"]
+
+
+_FINGERPRINT_BYTES = 16
 
 
 class Replay:
@@ -73,22 +78,57 @@ def poison_error() -> RequestFailed:
 class Poisoned:
     """Requests that are not taken any more, by what they ask for: neither uid nor seed, which another try would change.
 
-    Bounded in number and in time.
+    Bounded in number and in time. The API processes of a server share the file `poisoned` of its run directory, to
+    which each appends what it learns, and which each reads on when it has grown:
+
+        | fingerprint, 16 bytes | until, CLOCK_MONOTONIC float64 | ...
+
+    Args:
+        fd: of that file; None: nothing is shared.
     """
 
     MAX = 1024
     KEEP_S = 600.0
+    _RECORD = struct.Struct(f"<{_FINGERPRINT_BYTES}sd")
 
-    def __init__(self) -> None:
+    def __init__(self, fd: int | None = None) -> None:
         self._until: OrderedDict[bytes, float] = OrderedDict()
+        self._fd = fd
+        self._n_read = 0
+        """Bytes of the file."""
+
+    @classmethod
+    def open(cls, run_dir: str) -> Poisoned:
+        """The list of the server whose run directory this is."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return cls(os.open(os.path.join(run_dir, "poisoned"), flags, 0o600))
 
     def add(self, request: GenerateRequest) -> None:
-        self._until[_fingerprint(request)] = time.monotonic() + self.KEEP_S
+        fingerprint, until_s = _fingerprint(request), time.monotonic() + self.KEEP_S
+        if self._fd is None:
+            self._keep(fingerprint, until_s)
+        else:
+            os.write(self._fd, self._RECORD.pack(fingerprint, until_s))
+
+    def _keep(self, fingerprint: bytes, until_s: float) -> None:
+        self._until[fingerprint] = until_s
         if len(self._until) > self.MAX:
             self._until.popitem(last=False)
 
+    def _read_on(self) -> None:
+        """What any process has appended since the last time."""
+        assert self._fd is not None
+        size = os.fstat(self._fd).st_size // self._RECORD.size * self._RECORD.size
+        if size > self._n_read:
+            data = os.pread(self._fd, size - self._n_read, self._n_read)
+            self._n_read = size
+            for fingerprint, until_s in self._RECORD.iter_unpack(data):
+                self._keep(fingerprint, until_s)
+
     def check(self, request: GenerateRequest) -> None:
         """Raises: RequestFailed: it crashed the server not long ago."""
+        if self._fd is not None:
+            self._read_on()
         if not self._until:
             return
         fingerprint = _fingerprint(request)
@@ -112,4 +152,4 @@ def _fingerprint(request: GenerateRequest) -> bytes:
         deadline_s=None,
         sampling=msgspec.structs.replace(request.sampling, seed=0),
     )
-    return blake2b(msgspec.msgpack.encode(plain), digest_size=16).digest()
+    return blake2b(msgspec.msgpack.encode(plain), digest_size=_FINGERPRINT_BYTES).digest()

@@ -4,22 +4,22 @@ It owns the listening sockets and the run directory. A child that dies is starte
 find the new one at the same socket (docs/reliability.md). One that dies before the server was ever ready, or again
 and again, ends the server with a status that is not zero; the first such cause counts. Children leave Ctrl-C to the
 supervisor: the first one stops everything within two seconds, the second one kills. SIGTERM drains
-before that: what is in flight may finish.
+before that: what is in flight may finish, and whatever dies or hangs meanwhile is started again as at any other time.
+SIGUSR1 replaces the engine, and streams go on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -31,21 +31,28 @@ import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
 from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
-from sixfold.engine.life import CHATS, EXIT_WORKER_GONE
+from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
+from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
-from sixfold.engine.watchdog import Watchdog
+from sixfold.engine.unread import has_unread
+from sixfold.engine.watchdog import AwakeClock, Watchdog
 from sixfold.errors import ConfigError
+from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
 __all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
 STOP_S = 2.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
+STOP_WANTED, ENGINE_WANTED = b"s", b"r"
+"""What a signal handler writes into the pipe that wakes the loop."""
 _BACKLOG = 2048
 _LOOK_S = 0.25
 """Between two looks of the watchdog."""
@@ -77,24 +84,12 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         ModelNotFound, ModelFileError, ConfigError: before any process was started.
     """
     config = resolve(config)
+    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in cautions(config):
-        print(f"sixfold: {caution}", file=sys.stderr)
+        logger.warning("%s", caution)
     setproctitle.setproctitle("sixfold: supervisor")
-    run_dir = _run_directory()
-    try:
-        with _http_socket(config) as http:
-            return _Supervisor(config, run_dir, http, work).run()
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
-
-
-def _run_directory() -> str:
-    """A new private directory (0700) for sockets, under XDG_RUNTIME_DIR where that can be used."""
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
-        # A socket's path has at most 107 bytes.
-        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK) and len(parent) < 70:
-            return tempfile.mkdtemp(prefix="sixfold-", dir=parent)
-    raise ConfigError("no directory for sockets: XDG_RUNTIME_DIR and TMPDIR cannot be used")
+    with run_directory() as run_dir, _http_socket(config) as http:
+        return _Supervisor(config, run_dir, http, work).run()
 
 
 def _http_socket(config: Config) -> socket.socket:
@@ -130,10 +125,16 @@ class _Supervisor:
         self._work = work
         self._run = write_run_files(run_dir, config, epoch=1)
         self._progress = Progress.create(run_dir)
-        self._watchdog = Watchdog(self._progress, config.hang_timeout_s)
+        port = http.getsockname()[1]
+        self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
+        self._stuck: set[str] = set()
+        """Roles whose process was ended because it hung by itself."""
         self._manager = ServiceManager()
         self._roles = ["worker 0", "engine", *(f"api {i}" for i in range(config.api.api_server_count))]
         now_s = time.monotonic()
+        self._awake = AwakeClock(now_s)
+        self._drained_s: float | None = None
+        """When draining is over at the latest; None: it has not begun."""
         self._restarts = {role: Restarts(now_s) for role in self._roles}
         self._children: dict[str, Child] = {}
         self._due: dict[str, float] = {}
@@ -147,27 +148,32 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
+        """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
         self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_wish)
         self._poll.register(self._wake_read, select.POLLIN)
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
-            status = self._watch()
-            if status == EXIT_OK and self._signals and self._signals[0] == signal.SIGTERM:
-                self._drain()
-            return status
+            return self._watch()
         finally:
             self._stop()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)
         with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"s")
+            os.write(self._wake_write, STOP_WANTED)
+
+    def _on_wish(self, _number: int, _frame: object) -> None:
+        """Somebody wants another engine."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, ENGINE_WANTED)
 
     # -- births ---------------------------------------------------------------------------------------------------
 
@@ -178,9 +184,10 @@ class _Supervisor:
             os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
+        elif role == "engine":
+            self._spawn(role, "sixfold.engine.engine_process", self._listeners[role].fileno(), self._journal)
         else:
-            module = "sixfold.engine.engine_process" if role == "engine" else "sixfold.engine.worker_process"
-            self._spawn(role, module, self._listeners[role].fileno())
+            self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
@@ -190,6 +197,7 @@ class _Supervisor:
         )
         child = self._children[role] = Child(role, process, os.pidfd_open(process.pid))
         self._poll.register(child.pidfd, select.POLLIN)
+        self._watchdog.started(_watched(role), process.pid)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -197,7 +205,7 @@ class _Supervisor:
         """Wait for signals, deaths, hangs and the end of the work. Returns: the exit status."""
         while True:
             ready = [fd for fd, _ in self._poll.poll(self._wait_ms())]
-            if self._wake_read in ready or self._done in ready:
+            if self._done in ready or (self._wake_read in ready and not self._goes_on()):
                 return EXIT_OK
             for fd in ready:
                 if fd in self._unready:
@@ -209,43 +217,61 @@ class _Supervisor:
             for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
                 del self._due[role]
                 self._start(role)
+            if self._is_drained(now_s):
+                return EXIT_OK
             self._look(now_s)
+
+    def _replace_engine(self) -> None:
+        """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
+        new already."""
+        engine = self._children.get("engine")
+        if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
+            logger.warning("the engine is replaced, as SIGUSR1 asks")
+            engine.process.send_signal(signal.SIGUSR1)
 
     def _wait_ms(self) -> float | None:
         """Until there is something to do without an event; None: never."""
         waits_s = [due_s - time.monotonic() for due_s in self._due.values()]
-        if self._is_announced and self._config.hang_timeout_s:
+        if self._config.hang_timeout_s:
             waits_s.append(_LOOK_S)
         if self._is_announced and self._manager.period_s is not None:
             waits_s.append(self._manager.period_s)
+        if self._drained_s is not None:
+            waits_s.append(self._drained_s - time.monotonic())
         return max(0, math.ceil(1e3 * min(waits_s))) if waits_s else None
 
     def _look(self, now_s: float) -> None:
         """Tell the service manager that this process turns; end a process that hangs, so that it is started again."""
         if self._is_announced and self._manager.period_s is not None:
             self._manager.alive()
-        role = self._watchdog.hanging(now_s)
-        if role is not None:
-            child = self._children.get("worker 0" if role == "worker" else role)
-            if child is not None:
-                patience = f"{self._config.hang_timeout_s:g} s"
-                print(
-                    f"sixfold: {child.role} did nothing for {patience} while requests wait; ending it", file=sys.stderr
-                )
-                child.process.kill()
+        role = self._watchdog.hanging(self._awake.at(now_s))
+        if role is None:
+            return
+        child = self._children[role if role in self._children else f"{role} 0"]
+        if self._watchdog.is_stopped:
+            how = "stopped by a signal"
+        else:
+            how = f"for {self._config.hang_timeout_s:g} s"
+            self._stuck.add(child.role)
+        logger.error(
+            "%(child)s did nothing while it was waited for, %(how)s; ending it", {"child": child.role, "how": how}
+        )
+        child.process.kill()
 
     def _on_readiness(self, fd: int) -> None:
         """An API process serves, or has ended without a word."""
         report = os.read(fd, 1)
         self._poll.unregister(fd)
         os.close(fd)
-        del self._unready[fd]
+        role = self._unready.pop(fd)
+        if report:
+            self._watchdog.is_ready(role)
         self._chats = self._chats or report == CHATS
         if report and not self._unready and not self._is_announced:
             self._is_announced = True
             self._manager.ready(f"serving {self._config.model.served_model_name} on {self._url()}")
             if self._work is None:
-                _announce(self._config.model.served_model_name, self._url(), chats=self._chats)
+                _announce(self._config, self._url(), chats=self._chats)
             else:
                 self._done = self._begin(self._work)
                 self._poll.register(self._done, select.POLLIN)
@@ -258,27 +284,36 @@ class _Supervisor:
         self._poll.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.role]
+        self._watchdog.ended(_watched(child.role))
+        if status == EXIT_RESTART and child.role == "engine":
+            self._forget(child.role, status)
+            self._start(child.role)
+            return True
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
             cause += ": was the model's file cut short or its disk lost?"
+        facts = {"child": child.role, "cause": cause, "child_pid": child.process.pid}
         if not self._is_announced:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); stopping", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
+        if self._drained_s is not None and child.role.startswith("api"):
+            if status != 0:
+                logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
+            return True
         counts = self._progress.counts
         work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
         pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
         if pause_s is None:
-            print(
-                f"sixfold: {child.role} ended unexpectedly ({cause}), again and again without any work done between; "
-                "stopping",
-                file=sys.stderr,
+            logger.error(
+                "%(child)s ended unexpectedly (%(cause)s), again and again without any work done between; stopping",
+                facts,
             )
             return False
         if child.role == "engine" and status == EXIT_WORKER_GONE:
             # Its worker's death has a line of its own, and has to be seen before the next engine starts.
             pause_s = max(pause_s, WORKER_DEATH_S)
         else:
-            print(f"sixfold: {child.role} ended unexpectedly ({cause}); starting it again", file=sys.stderr)
+            logger.error("%(child)s ended unexpectedly (%(cause)s); starting it again", facts)
         self._forget(child.role, status)
         self._due[child.role] = time.monotonic() + pause_s
         return True
@@ -286,20 +321,24 @@ class _Supervisor:
     def _forget(self, role: str, status: int) -> None:
         """What the dead process had said of itself holds no more, and its successor is told what happened."""
         counts, faults, epoch = self._progress.counts, self._run.faults, self._run.epoch
+        is_own = is_own_fault(status) or role in self._stuck
+        self._stuck.discard(role)
         if role.startswith("api"):
             counts[Count.RESTARTS_API] += 1
-            counts[Count.API_OPEN + int(role.removeprefix("api "))] = 0
+            for count in (Count.API_OPEN, Count.API_TURNS):
+                counts[count + int(role.removeprefix("api "))] = 0
             return
         if role == "engine":
             counts[Count.RESTARTS_ENGINE] += 1
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
             epoch += 1
-            faults += is_own_fault(status) and status != EXIT_WORKER_GONE
+            faults += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
         else:
             counts[Count.RESTARTS_WORKER] += 1
-            counts[Count.WORKER_LOADED] = 0
-            faults += is_own_fault(status)
+            for count in (Count.WORKER_LOADED, Count.WORKER_TURNS, Count.WORKER_SERVES):
+                counts[count] = 0
+            faults += is_own
         self._run = rewrite_run_files(self._run_dir, self._run, epoch=epoch, faults=faults)
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -323,20 +362,38 @@ class _Supervisor:
         scheme = "https" if self._config.api.tls_cert else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    def _drain(self) -> None:
-        """SIGTERM asks for an orderly end: new work is refused, what is in flight may finish. Over when all API
-        processes have ended, at the latest with their time; cut short by another signal or any other death."""
-        apis = [child for child in self._children.values() if child.role.startswith("api")]
-        for child in apis:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGUSR1)
-        end_s = time.monotonic() + self._config.api.drain_timeout_s + STOP_S
-        signals = len(self._signals)
-        while any(child.process.poll() is None for child in apis):
-            others_live = all(child.process.poll() is None for child in self._children.values() if child not in apis)
-            if not others_live or len(self._signals) > signals or time.monotonic() > end_s:
-                return
-            time.sleep(0.02)
+    def _goes_on(self) -> bool:
+        """Something was asked for by a signal. Returns whether the server goes on for now."""
+        asked = os.read(self._wake_read, select.PIPE_BUF)
+        if ENGINE_WANTED in asked:
+            self._replace_engine()
+        return STOP_WANTED not in asked or self._drains_on()
+
+    def _drains_on(self) -> bool:
+        """The first SIGTERM asks for an orderly end, in which new work is refused and what is in flight may finish.
+        Returns whether the server goes on until then."""
+        if self._drained_s is not None:
+            logger.warning("another signal; what is still in flight ends now")
+            return False
+        if self._signals[0] != signal.SIGTERM or not self._is_announced:
+            return False
+        timeout_s = self._config.api.drain_timeout_s
+        logger.warning(
+            "SIGTERM: what is in flight may end within %(seconds)g s; another signal ends it now",
+            {"seconds": timeout_s},
+        )
+        self._drained_s = time.monotonic() + timeout_s + STOP_S
+        self._due = {role: due_s for role, due_s in self._due.items() if not role.startswith("api")}
+        for child in self._children.values():
+            if child.role.startswith("api"):
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.send_signal(signal.SIGUSR1)
+        return len(self._signals) == 1
+
+    def _is_drained(self, now_s: float) -> bool:
+        if self._drained_s is None:
+            return False
+        return now_s > self._drained_s or not any(role.startswith("api") for role in self._children)
 
     def _stop(self) -> None:
         """End the children: API processes first, so that they can tell their clients; then each before the one that
@@ -362,11 +419,20 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write)
+        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 
 
-def _announce(model: str, url: str, *, chats: bool) -> None:
+def _watched(role: str) -> str:
+    """A role's name as the watchdog has it."""
+    return "worker" if role.startswith("worker") else role
+
+
+def _announce(config: Config, url: str, *, chats: bool) -> None:
+    model = config.model.served_model_name
+    if config.api.log_format == "json":  # for a program, which reads one stream
+        READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
+        return
     line = curl_line(url, model, chats=chats)
     print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)

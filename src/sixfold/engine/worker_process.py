@@ -6,21 +6,25 @@ outlive the engine. One thread; while it computes, the next step waits in the so
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 
 from sixfold.engine.launch import RunFiles, build_worker, read_run_files
-from sixfold.engine.life import become_child
+from sixfold.engine.life import become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode
 from sixfold.executor.worker import Worker
+from sixfold.logs import set_up_logging
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import WORKER_REPLY, WORKER_STEP
 from sixfold.transport import FrameSocket, accept, codecs, expect
 
 __all__ = ["main"]
+
+logger = logging.getLogger("sixfold.engine.worker_process")  # the module runs under another name
 
 IDLE_S = 1.0
 """After as long without a step the worker does what later steps need. The first request of a server that just started
@@ -32,11 +36,12 @@ def main(argv: list[str]) -> int:
     run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
     become_child("worker 0", life_fd, run_dir)
     run = read_run_files(run_dir)
+    set_up_logging("worker 0", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     try:
         worker = build_worker(run.config, Meter.create(run_dir, "worker-0"))
     except SixfoldError as e:
-        print(f"sixfold: worker 0: {e}", file=sys.stderr)
+        logger.error("%s", e)
         return 1
     progress = Progress.open(run_dir)
     progress.counts[Count.WORKER_LOADED] = 1
@@ -53,6 +58,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         epoch = _greet(listener, run, channels)
         worker.attach(epoch)
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
+        counts[Count.WORKER_SERVES] = epoch
         steps = channels["worker-steps"]
         is_prepared = False
         while True:
@@ -76,7 +82,7 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
     except ProtocolError as e:
         # The engine sent something that no engine of this build sends. Its connection ends, ours to the
         # next engine does not.
-        print(f"sixfold: worker 0: {e}", file=sys.stderr)
+        logger.error("%s", e)
     finally:
         for channel in channels.values():
             channel.close()
@@ -128,4 +134,4 @@ def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSock
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child("worker 0", main))

@@ -26,7 +26,8 @@ from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, WorkerFacts
 from sixfold.model_file import open_model
-from sixfold.observability.meter import now
+from sixfold.observability.meter import Meter, now
+from sixfold.observability.sites import WORKER_EMBED, WORKER_HEAD
 from sixfold.sampler import Sampler
 from sixfold.sampler.kernels import find_native
 from sixfold.structured import MatcherFactory
@@ -86,6 +87,9 @@ class NativeBackend:
             raise DoesNotFit(
                 f"{config.cache.num_kv_blocks} KV blocks do not fit into memory", param="--num-kv-blocks"
             ) from e
+
+    def count_times(self, meter: Meter) -> None:
+        self._program.count_times(np.asarray(meter.counters(WORKER_EMBED, WORKER_HEAD)))
 
     def free(self, slot: int) -> None:
         self._sampler.free(slot)

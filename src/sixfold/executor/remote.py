@@ -35,7 +35,10 @@ class RemoteExecutor:
             for channel, role in ((self.control, "worker-control"), (self.steps, "worker-steps")):
                 channel.epoch = epoch
                 channel.send(codecs.HELLO, codecs.hello(role, config_digest), block=True)
-            self._facts = codecs.decode_worker_facts(expect(self.control.receive_one(), codecs.CONTROL))
+            received = self.control.receive_one()
+            self._facts = codecs.decode_worker_facts(expect(received, codecs.CONTROL))
+            self.instance = received.sender
+            """Of the worker's process: another one has another memory."""
         except (EOFError, OSError) as e:
             raise EngineDead("the worker process ended while it was loading") from e
 

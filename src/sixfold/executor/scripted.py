@@ -25,6 +25,7 @@ from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import Int32, StepArrays
 from sixfold.executor.worker import Drawn
 from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, WorkerFacts
+from sixfold.observability.meter import Meter
 from sixfold.sampler import Sampler
 from sixfold.structured import MatcherFactory
 from sixfold.text.script import ENGINE_CRASH, FAULT, WORKER_CRASH
@@ -72,6 +73,9 @@ class ScriptedBackend:
         self._sampler = Sampler(max_slots, n_vocab, grammars=grammars)
         self._admits: dict[int, SlotAdmit] = {}
         self._pools = Pools(HIDDEN)
+
+    def count_times(self, meter: Meter) -> None:
+        """There are no operations to count."""
 
     def free(self, slot: int) -> None:
         self._admits.pop(slot, None)

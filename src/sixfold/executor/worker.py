@@ -49,6 +49,7 @@ class Backend(Protocol):
 
     facts: WorkerFacts
 
+    def count_times(self, meter: Meter) -> None: ...
     def free(self, slot: int) -> None: ...
     def admit(self, admit: SlotAdmit) -> None: ...
     def copy_blocks(self, copies: Int32) -> None: ...
@@ -70,6 +71,7 @@ class Worker:
     def __init__(self, backend: Backend, meter: Meter | None = None) -> None:
         self._backend = backend
         self.meter = meter or Meter.private()
+        backend.count_times(self.meter)
         self.drawn_ns = 0
         self._slots = Slots(backend.facts.max_slots, backend.facts.max_model_len, backend.facts.num_blocks)
         self._epoch = -1

@@ -2,7 +2,7 @@
 
 State and what it means, and the verbs that leave it:
 
-    free   refs == 0, holds nothing of value       take -> held
+    free   refs == 0, holds nothing of value       take -> held    adopt -> idle
     held   refs >= 1, in that many block tables    drop -> free, or idle where it is worth retaining
     idle   refs == 0, retained for reuse           share -> held    take (evict) -> held    discard -> free
 
@@ -65,6 +65,12 @@ class BlockPool:
                 self._idle[block] = None
             else:
                 self._free.append(block)
+
+    def adopt(self, blocks: list[BlockId]) -> None:
+        """Free blocks that hold something of value: they become idle, the first of them the first to be evicted."""
+        adopted = set(blocks)
+        self._free = [block for block in self._free if block not in adopted]
+        self._idle.update(dict.fromkeys(blocks))
 
     def discard(self, block: BlockId) -> None:
         """An idle block is worth nothing any more: it becomes free. A held block stays as it is."""

@@ -6,6 +6,7 @@ A table's life, and the one rule that makes sharing safe - *no step writes a blo
     reserve                   share those blocks, take new ones           at launch, for a whole step; cannot fail
     seal                      full blocks whose values are in memory      at commit: they may be shared from now on
                               enter the prefix index
+    distrust                  nobody shall find its blocks again          at once, where a row's values are NaN
     release                   give every block back                       when no outstanding step refers to the table
 
 Only full blocks are shared, and a sequence writes only past its shared tokens, so the block it writes is its own. The
@@ -20,8 +21,9 @@ from collections.abc import Iterable
 
 from sixfold.kv_cache.block_pool import BlockPool
 from sixfold.kv_cache.block_table import BlockTable, Grant, Prefix, StepBlocks
+from sixfold.kv_cache.journal import Journal
 from sixfold.kv_cache.prefix_index import Parent, PrefixIndex
-from sixfold.kv_cache.token_chain import Digest, TokenChain, keyed_digest
+from sixfold.kv_cache.token_chain import Digest, TokenChain, keyed_digest, salt_name
 from sixfold.messages import BlockId
 from sixfold.messages.view import CACHED, FREE, HELD, SHARED
 
@@ -42,6 +44,8 @@ class KVCacheManager:
         enable_prefix_caching: whether full blocks are retained and found again.
         hash_key: secret of the block names, at most 64 bytes; differs between starts unless pinned.
         digest: replaces the keyed hash (tests).
+        journal: what an engine before has left of its prefix cache, of which the blocks are adopted that can be
+            believed; from then on this one's. Without a prefix cache nothing is adopted or written.
     """
 
     def __init__(
@@ -52,14 +56,22 @@ class KVCacheManager:
         enable_prefix_caching: bool = True,
         hash_key: bytes = b"",
         digest: Digest | None = None,
+        journal: Journal | None = None,
     ) -> None:
         assert num_blocks >= 1 and block_size >= 1
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self._hash_key = hash_key
         self._digest = digest or keyed_digest(hash_key)
         self._pool = BlockPool(num_blocks)
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(journal if enable_prefix_caching else None)
         self._open: set[BlockTable] = set()
+        self.n_adopted = self.n_rejected = 0
+        """Blocks of the journal, at the start."""
+        if journal is not None and enable_prefix_caching:
+            blocks, self.n_rejected = self._index.adopt(self._digest)
+            self._pool.adopt(blocks)
+            self.n_adopted = len(blocks)
 
     # ---- numbers ----------------------------------------------------------------------------------------------------
 
@@ -103,10 +115,12 @@ class KVCacheManager:
         Args:
             token_ids: the sequence; it may only grow.
             salt: blocks are shared only between equal salts.
-            twin: table of a sequence that begins with the same `n_common` tokens: saves hashing them again.
+            twin: table of a sequence with the same salt that begins with the same `n_common` tokens: saves hashing
+                them again.
         """
         twin_chain = twin.chain if twin is not None else None
-        chain = TokenChain(token_ids, self.block_size, salt, self._digest, twin_chain, n_common // self.block_size)
+        name = twin_chain.salt if twin_chain is not None else salt_name(salt, self._hash_key)
+        chain = TokenChain(token_ids, self.block_size, name, self._digest, twin_chain, n_common // self.block_size)
         return BlockTable(chain)
 
     def plan_prefix(self, table: BlockTable, n_tokens_max: int) -> Prefix:
@@ -167,17 +181,17 @@ class KVCacheManager:
             if displaced is not None:
                 self._pool.discard(displaced)
 
-    def release(self, table: BlockTable, *, forget: bool = False) -> None:
-        """Give back every block. The caller knows that no outstanding step refers to the table.
+    def distrust(self, table: BlockTable) -> None:
+        """The values in an open table's blocks may be NaN: from now on nobody finds them, nor any that follow."""
+        table.seals = False
+        for block in table.blocks:
+            self._index.forget(block)
 
-        Args:
-            forget: the values in the blocks are not to be trusted (NaN): nobody shall find them again.
-        """
+    def release(self, table: BlockTable) -> None:
+        """Give back every block. The caller knows that no outstanding step refers to the table."""
         assert table.is_open, "a table is released once"
         # From the tail: a block is evicted before the blocks in front of it, without which it could not be found.
         for block in reversed(table.blocks):
-            if forget:
-                self._index.forget(block)
             self._pool.drop(block, retain=block in self._index)
         table.blocks = []
         table.nodes = []

@@ -2,7 +2,7 @@
 
     tokens     | 0 .. 15 | 16 .. 31 | 32 .. 37
     content      c0        c1         (not full: no name yet)
-    digest       d0 = H(d_salt + c0)  d1 = H(d0 + c1)
+    digest       d0 = H(d_salt + c0)  d1 = H(d0 + c1)       d_salt = H("salt:" + name of the salt)
 
 A digest names everything from the sequence's beginning to the block's end, salt included. The key differs between two
 starts of the server unless it is pinned, so nobody outside can construct two prompts with one name; and even then the
@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable
 from hashlib import blake2b
 
-__all__ = ["BlockName", "Digest", "TokenChain", "keyed_digest"]
+__all__ = ["BlockName", "Digest", "TokenChain", "block_digest", "keyed_digest", "root_digest", "salt_name"]
 
 Digest = Callable[[bytes], bytes]
 BlockName = tuple[bytes, bytes]
@@ -34,13 +34,28 @@ def keyed_digest(key: bytes) -> Digest:
     return digest
 
 
+def salt_name(salt: str, key: bytes) -> bytes:
+    """What stands for a salt, however long it is: 256 bits under the key, which nobody finds two salts for."""
+    return blake2b(salt.encode(), digest_size=32, key=key).digest()
+
+
+def root_digest(digest: Digest, salt: bytes) -> bytes:
+    """What the digests of sequences with this salt (`salt_name`) begin with."""
+    return digest(b"salt:" + salt)
+
+
+def block_digest(digest: Digest, above: bytes, content: bytes) -> bytes:
+    """Of a block behind what `above` is the digest of."""
+    return digest(above + content)
+
+
 class TokenChain:
     """The names of a growing sequence's full blocks, each computed once, when it is first asked for.
 
     Args:
         token_ids: the sequence itself; it may grow at the end, and nothing else may happen to it.
         block_size: tokens per block.
-        salt: sequences share names only when their salts are equal.
+        salt: the name of its salt: sequences share blocks only when they are equal.
         digest: the hash function.
         twin: the chain of a sequence whose first `n_common_blocks` blocks hold the same tokens: they are named there.
     """
@@ -51,7 +66,7 @@ class TokenChain:
         self,
         token_ids: list[int],
         block_size: int,
-        salt: str,
+        salt: bytes,
         digest: Digest,
         twin: TokenChain | None = None,
         n_common_blocks: int = 0,
@@ -78,5 +93,5 @@ class TokenChain:
         start, end = index * self._block_size, (index + 1) * self._block_size
         assert end <= len(self._token_ids), "only a full block has a name"
         content = array("i", self._token_ids[start:end]).tobytes()
-        above = self.name(index - 1)[0] if index else self._digest(b"salt:" + self.salt.encode())
-        return self._digest(above + content), content
+        above = self.name(index - 1)[0] if index else root_digest(self._digest, self.salt)
+        return block_digest(self._digest, above, content), content

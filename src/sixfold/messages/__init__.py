@@ -3,9 +3,10 @@
 Runs in: every process. Owns: nothing. May import: errors. Start reading at: request.py, then step.py, output.py.
 """
 
-from sixfold.messages.control import Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
+from sixfold.messages.control import WAIT_REASONS, Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
 from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
+from sixfold.messages.peers import AbortNamed, ApiCounts, CountsAsked, Found
 from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
 from sixfold.messages.step import (
     EMBED,
@@ -23,16 +24,21 @@ __all__ = [
     "EMBED",
     "PROMPT_LOGPROBS",
     "SAMPLE",
+    "WAIT_REASONS",
     "Abort",
+    "AbortNamed",
     "Admitted",
+    "ApiCounts",
     "BlockId",
     "ChoiceView",
+    "CountsAsked",
     "EngineEpoch",
     "EngineStats",
     "EngineView",
     "Finish",
     "FinishAt",
     "FinishReason",
+    "Found",
     "GenerateRequest",
     "Hello",
     "OutputBatch",

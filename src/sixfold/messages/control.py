@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Admitted", "EngineStats", "Hello", "Rejected", "Welcome", "WorkerFacts"]
+__all__ = ["WAIT_REASONS", "Admitted", "EngineStats", "Hello", "Rejected", "Welcome", "WorkerFacts"]
+
+WAIT_REASONS = ("turn", "slots", "blocks", "preempted", "leader", "trial")
+"""Why a choice waits: others are first, or the step is full; no slot, or too few KV blocks, are free for the head of
+the queue; it lost its blocks to an older one; another choice of its request computes their prompt; it is suspected of
+having crashed the server, and is tried alone."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -70,6 +75,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     blocks_cached: int = 0
     """Unreferenced but retained for reuse. free + cached + held = total."""
     steps: int = 0
+    blocks_adopted: int = 0
+    """Cached blocks that this engine took over from the one before."""
+    blocks_rejected: int = 0
+    """Of those that it found, the ones that it did not believe."""
     preemptions: int = 0
     prompt_tokens: int = 0
     """Prompt tokens of admitted requests."""
@@ -78,6 +87,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     generated_tokens: int = 0
     wasted_rows: int = 0
     """Rows that were computed and dropped, because their request had ended."""
+    waiting_for: dict[str, int] = {}
+    """One of WAIT_REASONS -> choices."""
+    prefilled_tokens: int = 0
+    """Tokens computed that are no decode rows."""
+    decode_rows: int = 0
+    step_prefill_tokens: int = 0
+    """Of the newest step; the same for its decode rows."""
+    step_decode_rows: int = 0
     mixed_steps: int = 0
     """Steps that held prefill and decode rows together."""
     queued_tokens: int = 0

@@ -1,7 +1,7 @@
 """From stamps to states: what each process noted by itself, put together for one call.
 
     requests ring  per call: its stages in the API process, and which batch brought its end       (api i)
-    journal        per choice: queued, admitted, in which steps, preempted, closed                (engine)
+    history        per choice: queued, admitted, in which steps, preempted, closed                (engine)
     meters         per step: handed over, taken up by the worker, answered, committed, sent       (engine, worker 0)
                    per loss of an engine: from the loss to the next one's welcome                 (api i)
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sixfold.observability import meter
-from sixfold.observability.journal import ENTRIES, Entry, Event, Journal, Mode, Reason
+from sixfold.observability.history import ENTRIES, Entry, Event, History, Mode, Reason
 from sixfold.observability.meter import RING, Meter
 from sixfold.observability.requests import API_STATES, CallRecord, read_all
 from sixfold.observability.sites import (
@@ -92,7 +92,7 @@ class Snapshot:
         # Calls first: what they refer to is noted by then.
         self.calls = read_all(run_dir, n_api)
         self.now_ns = meter.now()
-        entries = _journal(run_dir)
+        entries = _history(run_dir)
         self._epochs = [entry.at_ns for entry in entries if entry.event == Event.EPOCH]
         self._reasons = [entry for entry in entries if entry.event == Event.REASON]
         self._reason_times = [entry.at_ns for entry in self._reasons]
@@ -366,10 +366,10 @@ def _clipped(intervals: Iterable[Interval], windows: list[Span]) -> Iterator[Int
                 yield Interval(start, end, part.state, part.site, part.process, part.step, part.uid, part.choice)
 
 
-def _journal(run_dir: str) -> list[Entry]:
+def _history(run_dir: str) -> list[Entry]:
     """Nothing where the engine has not begun yet."""
     try:
-        return Journal.open(run_dir).entries()
+        return History.open(run_dir).entries()
     except OSError:
         return []
 

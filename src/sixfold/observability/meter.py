@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from sixfold.observability.sites import DIGEST, SITES
 
-__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "Interval", "Meter", "SiteTotals", "now"]
+__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Interval", "Meter", "SiteTotals", "now"]
 
 MAX_SITES = 128
 RING = 1 << 14
@@ -38,8 +38,8 @@ N_BUCKETS = 32
 _HEADER = 8
 _COUNT, _TOTAL, _LONGEST, _BUCKETS = 0, 1, 2, 3
 _WAITING, _SINCE, _WHO = 35, 36, 37
-_SITE = 40
-_RING = _HEADER + MAX_SITES * _SITE
+SITE_WORDS = 40
+_RING = _HEADER + MAX_SITES * SITE_WORDS
 _BYTES = 8 * (_RING + RING * 4)
 _SHORTEST = 7
 """log2 of the first bucket's bound, in ns."""
@@ -142,7 +142,7 @@ class Meter:
             step: below 2^48.
             uid: below 2^64.
         """
-        words, totals, at = self._words, self._totals[site], _HEADER + site * _SITE
+        words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         took_ns = end_ns - start_ns
         words[at] = totals[0] = totals[0] + 1
         words[at + 1] = totals[1] = totals[1] + took_ns
@@ -158,24 +158,30 @@ class Meter:
 
     def tally(self, site: int, took_ns: int) -> None:
         """Count a time that is no interval: a sum of small parts."""
-        words, totals, at = self._words, self._totals[site], _HEADER + site * _SITE
+        words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         words[at] = totals[0] = totals[0] + 1
         words[at + 1] = totals[1] = totals[1] + took_ns
 
     def enter(self, site: int, start_ns: int, uid: int = 0) -> None:
         """Somebody begins to wait: what `add` cannot tell of a wait that does not end. Goes with `leave`."""
-        words, at = self._words, _HEADER + site * _SITE
+        words, at = self._words, _HEADER + site * SITE_WORDS
         words[at + _WAITING] += 1
         if words[at + _WAITING] == 1:
             words[at + _SINCE], words[at + _WHO] = start_ns, uid
 
     def leave(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
         """Whoever had entered at `start_ns` waits no more; counts it."""
-        words, at = self._words, _HEADER + site * _SITE
+        words, at = self._words, _HEADER + site * SITE_WORDS
         words[at + _WAITING] -= 1
         if not words[at + _WAITING]:
             words[at + _SINCE] = words[at + _WHO] = 0
         self.add(site, start_ns, end_ns, step, uid)
+
+    def counters(self, first: int, last: int) -> memoryview:
+        """Records of the sites `first` to `last`, [sites, SITE_WORDS] numbers, to be counted by others: count and total
+        are the first two of each. Nothing else may count them."""
+        words = self._words[_HEADER + first * SITE_WORDS : _HEADER + (last + 1) * SITE_WORDS]
+        return words.cast("B").cast("Q", (last + 1 - first, SITE_WORDS))
 
     def _take_over(self) -> None:
         words = self._words
@@ -185,7 +191,7 @@ class Meter:
         words[1], words[2] = DIGEST, os.getpid()
         self._n = words[0]
         for site in range(MAX_SITES):
-            at = _HEADER + site * _SITE
+            at = _HEADER + site * SITE_WORDS
             words[at + _WAITING] = words[at + _SINCE] = words[at + _WHO] = 0
             self._totals.append(words[at : at + _WAITING].tolist())
 
@@ -208,7 +214,9 @@ class Meter:
             return [SiteTotals(0, 0, 0, (0,) * N_BUCKETS, 0, 0, 0)] * len(SITES)
         out = []
         for site in range(len(SITES)):
-            count, total, longest, *rest = words[_HEADER + site * _SITE : _HEADER + (site + 1) * _SITE].tolist()
+            count, total, longest, *rest = words[
+                _HEADER + site * SITE_WORDS : _HEADER + (site + 1) * SITE_WORDS
+            ].tolist()
             out.append(SiteTotals(count, total, longest, tuple(rest[:N_BUCKETS]), *rest[N_BUCKETS : N_BUCKETS + 3]))
         return out
 

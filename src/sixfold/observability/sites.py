@@ -52,8 +52,16 @@ __all__ = [
     "ENGINE_STEP",
     "ENGINE_TURN",
     "SITES",
+    "WORKER_ATTENTION",
+    "WORKER_DOWN",
+    "WORKER_EMBED",
+    "WORKER_EXPERTS",
     "WORKER_FORWARD",
+    "WORKER_GATE_UP",
+    "WORKER_HEAD",
+    "WORKER_OUTPUT",
     "WORKER_PREPARE",
+    "WORKER_QKV",
     "WORKER_REPLY",
     "WORKER_SAMPLE",
     "WORKER_STEP",
@@ -73,6 +81,8 @@ def _site(site: Site) -> int:
 def _work(name: str, where: str, what: str, part_of: str = "") -> int:
     return _site(Site(name, Kind.WORK, where, what, part_of=part_of))
 
+
+_PROGRAM = "executor/model_runner.py: run"
 
 ENGINE_SCHEDULE = _work("engine.schedule", "engine/core.py: fill", "deciding a step, and holding its blocks")
 ENGINE_HANDOVER = _work(
@@ -94,6 +104,14 @@ WORKER_PREPARE = _work(
     "worker.prepare", "executor/worker.py: execute", "decoding a step, applying it to the slots, making the arrays"
 )
 WORKER_FORWARD = _work("worker.forward", "executor/model_runner.py: run", "the model, over all rows of a step")
+WORKER_EMBED = _work("worker.embed", _PROGRAM, "rows of the embedding table", "worker.forward")
+WORKER_QKV = _work("worker.qkv", _PROGRAM, "norm, q, k and v, their rotation, writing k and v", "worker.forward")
+WORKER_ATTENTION = _work("worker.attention", _PROGRAM, "attention over the KV blocks", "worker.forward")
+WORKER_OUTPUT = _work("worker.output", _PROGRAM, "attention's output projection", "worker.forward")
+WORKER_GATE_UP = _work("worker.gate_up", _PROGRAM, "norm, gate and up, their activation", "worker.forward")
+WORKER_DOWN = _work("worker.down", _PROGRAM, "the feed-forward's output", "worker.forward")
+WORKER_EXPERTS = _work("worker.experts", _PROGRAM, "a feed-forward layer of experts", "worker.forward")
+WORKER_HEAD = _work("worker.head", _PROGRAM, "norm, logits, the most likely token", "worker.forward")
 WORKER_SAMPLE = _work("worker.sample", "executor/model_runner.py: run", "drawing tokens, and what follows from them")
 WORKER_REPLY = _work("worker.reply", "engine/worker_process.py: serve_engine", "encoding a result, and sending it")
 API_RECEIVE = _work(

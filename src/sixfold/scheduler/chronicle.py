@@ -1,4 +1,4 @@
-"""What the scheduler tells of its choices: an entry in the journal for every change, and the waits of requests in the
+"""What the scheduler tells of its choices: an entry in the history for every change, and the waits of requests in the
 meter. It decides nothing, and the scheduler asks it nothing.
 
 A step with the same rows as the one before, all of them decoding, costs one comparison of lists.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 
 from sixfold.messages import StepPlan
-from sixfold.observability.journal import Event, Journal, Mode, Reason
+from sixfold.observability.history import Event, History, Mode, Reason
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import (
     ENGINE_BLOCKS,
@@ -37,12 +37,12 @@ class Chronicle:
     """See the module's docstring.
 
     Args:
-        journal, meter: the engine's; None: told to nobody.
+        history, meter: the engine's; None: told to nobody.
     """
 
-    def __init__(self, journal: Journal | None = None, meter: Meter | None = None) -> None:
+    def __init__(self, history: History | None = None, meter: Meter | None = None) -> None:
         self._add = meter.add if meter is not None else _nowhere
-        self._note = (journal or Journal.private()).note
+        self._note = (history or History.private()).note
         self._reason = Reason.STEP
         self._slots: list[int] = []
         self._rows: dict[Sequence, Mode] = {}

@@ -1,4 +1,4 @@
-"""What the scheduler counts. Nothing here ever falls."""
+"""What the scheduler counts. Nothing here ever falls but what tells of the newest step."""
 
 from __future__ import annotations
 
@@ -18,4 +18,8 @@ class Counters:
     generated_tokens: int = 0
     wasted_rows: int = 0
     mixed_steps: int = 0
+    prefilled_tokens: int = 0
+    decode_rows: int = 0
+    step_prefill_tokens: int = 0
+    step_decode_rows: int = 0
     finished: Counter[str] = field(default_factory=Counter)

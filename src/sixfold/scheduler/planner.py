@@ -28,7 +28,7 @@ from operator import attrgetter
 from typing import Any
 
 from sixfold.kv_cache import BlockTable, KVCacheManager, Prefix
-from sixfold.observability.journal import Reason
+from sixfold.observability.history import Reason
 from sixfold.scheduler.plan import Plan, Row
 from sixfold.scheduler.sequence import Key, Sequence, State
 from sixfold.scheduler.slots import SlotTable
@@ -140,6 +140,13 @@ class Planner:
     def _n_places(self) -> int:
         """Waiting choices that could get a slot now."""
         return min(len(self._queue), self._max_running - len(self._running), self._slots.n_free)
+
+    def lacks(self, sequence: Sequence) -> str:
+        """What a waiting choice waits for: `slots`, `blocks`, or its `turn`. Reuse of blocks is not looked for."""
+        if self._n_places() <= 0:
+            return "slots"
+        n_spare = self._kv.n_available - len(self._running)
+        return "blocks" if self._kv.blocks_for(sequence.n_known) > n_spare else "turn"
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 

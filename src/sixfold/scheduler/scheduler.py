@@ -37,7 +37,7 @@ from sixfold.messages import (
     StepResult,
     TokenDelta,
 )
-from sixfold.observability.journal import Reason
+from sixfold.observability.history import Reason
 from sixfold.scheduler.admission import AdmissionLimits, FinishPace
 from sixfold.scheduler.chronicle import Chronicle
 from sixfold.scheduler.counters import Counters
@@ -160,6 +160,8 @@ class Scheduler:
             blocks_total=self._kv.num_blocks,
             blocks_free=self._kv.n_free,
             blocks_cached=self._kv.n_cached,
+            blocks_adopted=self._kv.n_adopted,
+            blocks_rejected=self._kv.n_rejected,
             steps=self._next_step_id,
             preemptions=counters.preemptions,
             prompt_tokens=counters.prompt_tokens,
@@ -167,11 +169,30 @@ class Scheduler:
             generated_tokens=counters.generated_tokens,
             wasted_rows=counters.wasted_rows,
             mixed_steps=counters.mixed_steps,
+            waiting_for=self._waiting_for(),
+            prefilled_tokens=counters.prefilled_tokens,
+            decode_rows=counters.decode_rows,
+            step_prefill_tokens=counters.step_prefill_tokens,
+            step_decode_rows=counters.step_decode_rows,
             queued_tokens=self._n_queued_tokens,
             queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
             place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )
+
+    def _waiting_for(self) -> dict[str, int]:
+        """Why choices wait, as far as there are any: the head of the queue stands for all that it has to wait for."""
+        n_queued = len(self._queue)
+        n_held = self._n_open - len(self._running) - n_queued
+        n_held -= sum(sequence.state is State.PREEMPTING for sequence in self._draining)
+        reasons = {"leader": n_held} if n_held else {}
+        if n_queued:
+            n_preempted = sum(sequence.incarnation > 0 for sequence in self._queue)
+            if n_preempted:
+                reasons["preempted"] = n_preempted
+            if n_queued > n_preempted:
+                reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
+        return reasons
 
     def view(self, now_ns: int) -> EngineView:
         """A picture of all this, for people; see `EngineView`."""
@@ -340,7 +361,12 @@ class Scheduler:
         write_rows(step, plan.rows)
         self._chronicle.launched(step, plan.rows)
         self._tell_reason()
-        self._counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters = self._counters
+        counters.mixed_steps += 0 < n_decode < len(plan.rows)
+        counters.step_decode_rows = n_decode
+        counters.step_prefill_tokens = step.n_tokens - n_decode
+        counters.decode_rows += n_decode
+        counters.prefilled_tokens += counters.step_prefill_tokens
         self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
         return step
 
@@ -401,6 +427,8 @@ class Scheduler:
                 self._apply(row, index, result, deltas)
             else:
                 self._counters.wasted_rows += 1
+                if result.status[index] != RowStatus.OK:
+                    self._kv.distrust(row.table)
             if sequence.state is not running:
                 self._pass_fence(sequence)
         for parent in launched.fork_parents:
@@ -414,7 +442,7 @@ class Scheduler:
         sequence, end = row.sequence, row.end
         if result.status[index] != RowStatus.OK:
             # Whatever these blocks hold, nobody else shall reuse it.
-            sequence.is_tainted = True
+            self._kv.distrust(row.table)
             self._finish(sequence, fault(result.status[index]), deltas)
             return
         sequence.n_computed = end
@@ -477,7 +505,7 @@ class Scheduler:
             return
         self._draining.remove(sequence)
         if sequence.table.is_open:
-            self._kv.release(sequence.table, forget=sequence.is_tainted)
+            self._kv.release(sequence.table)
         if sequence.slot >= 0:
             self._slots.free(sequence.slot, sequence.generation)
             sequence.slot = -1

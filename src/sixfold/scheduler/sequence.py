@@ -90,7 +90,6 @@ class Sequence:
         "generation",
         "has_spoken",
         "incarnation",
-        "is_tainted",
         "key",
         "last_turn",
         "limit",
@@ -148,8 +147,6 @@ class Sequence:
         """Prompt tokens found in the prefix cache at its first admission."""
         self.since_ns = 0
         """CLOCK_MONOTONIC: since when it waits, in the queue or for its fence. The chronicle's."""
-        self.is_tainted = False
-        """Its blocks may hold NaN: they are not retained."""
         self.has_spoken = self.n_output > 0
         """Whether a delta of it was emitted, be it by an engine that is gone."""
         wants_prompt_logprobs = message.prompt_logprobs is not None and choice == 0 and self.n_output == 0

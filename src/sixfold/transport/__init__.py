@@ -5,7 +5,7 @@ Start reading at: frames.py.
 """
 
 from sixfold.transport.frames import HEADER_BYTES, MAX_FRAME_BYTES, Frame, FrameReader, frame
-from sixfold.transport.sockets import FrameSocket, accept, connect, expect, listen
+from sixfold.transport.sockets import FrameSocket, accept, connect, expect, is_own_user, listen
 
 __all__ = [
     "HEADER_BYTES",
@@ -17,5 +17,6 @@ __all__ = [
     "connect",
     "expect",
     "frame",
+    "is_own_user",
     "listen",
 ]

@@ -7,6 +7,7 @@ API outputs     engine -> API     OutputBatch (after the API's Hello)
 worker control  worker -> engine  WorkerFacts (after the engine's Hello)
 worker steps    engine -> worker  StepArrays as bytes (after the engine's Hello)
 worker steps    worker -> engine  StepResult
+peers           API <-> API       AbortNamed, CountsAsked; Found, ApiCounts
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ import msgspec
 from sixfold.errors import ProtocolError
 from sixfold.messages import (
     Abort,
+    AbortNamed,
     Admitted,
+    ApiCounts,
+    CountsAsked,
     EngineStats,
     EngineView,
     FinishAt,
+    Found,
     GenerateRequest,
     Hello,
     OutputBatch,
@@ -37,6 +42,7 @@ __all__ = [
     "CONTROL",
     "HELLO",
     "OUTPUT",
+    "PEER",
     "RESULT",
     "STEP",
     "EngineToApi",
@@ -44,6 +50,8 @@ __all__ = [
     "decode_control",
     "decode_hello",
     "decode_output",
+    "decode_peer_answer",
+    "decode_peer_question",
     "decode_to_engine",
     "decode_worker_facts",
     "encode",
@@ -51,17 +59,20 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_A = TypeVar("_A", Found, ApiCounts)
 
-HELLO, CONTROL, OUTPUT, STEP, RESULT = 1, 2, 3, 4, 5
+HELLO, CONTROL, OUTPUT, STEP, RESULT, PEER = 1, 2, 3, 4, 5, 6
 
 ToEngine = GenerateRequest | Abort | FinishAt | Watch
 EngineToApi = Welcome | Admitted | Rejected | EngineStats | EngineView
+PeerQuestion = AbortNamed | CountsAsked
 
 encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _control = msgspec.msgpack.Decoder(EngineToApi)
 _output = msgspec.msgpack.Decoder(OutputBatch)
 _hello = msgspec.msgpack.Decoder(Hello)
+_peer_question = msgspec.msgpack.Decoder(PeerQuestion)
 _worker_facts = msgspec.msgpack.Decoder(WorkerFacts)
 
 
@@ -88,6 +99,14 @@ def decode_control(body: bytes) -> EngineToApi:
 
 def decode_output(body: bytes) -> OutputBatch:
     return _decode(_output, body)
+
+
+def decode_peer_question(body: bytes) -> PeerQuestion:
+    return _decode(_peer_question, body)
+
+
+def decode_peer_answer(body: bytes, kind: type[_A]) -> _A:
+    return _decode(msgspec.msgpack.Decoder(kind), body)
 
 
 def decode_worker_facts(body: bytes) -> WorkerFacts:

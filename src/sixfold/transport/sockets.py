@@ -16,7 +16,7 @@ from collections import deque
 from sixfold.errors import ProtocolError
 from sixfold.transport.frames import Frame, FrameReader, frame
 
-__all__ = ["INSTANCE", "FrameSocket", "accept", "connect", "expect", "listen"]
+__all__ = ["INSTANCE", "FrameSocket", "accept", "connect", "expect", "is_own_user", "listen"]
 
 INSTANCE = secrets.randbits(63)
 """This process start, in every frame that it sends."""
@@ -43,12 +43,17 @@ def connect(path: str) -> FrameSocket:
 def accept(listener: socket.socket) -> FrameSocket | None:
     """Accept a connection, or None when the peer is another user: only our own user may talk to our processes."""
     sock, _ = listener.accept()
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", credentials)
-    if uid != os.getuid():
+    if not is_own_user(sock):
         sock.close()
         return None
     return FrameSocket(sock)
+
+
+def is_own_user(sock: socket.socket) -> bool:
+    """Whether the peer of a connected socket runs as our user."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _pid, uid, _gid = struct.unpack("3i", credentials)
+    return bool(uid == os.getuid())
 
 
 class FrameSocket:

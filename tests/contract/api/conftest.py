@@ -127,11 +127,12 @@ class Target:
 
 
 class LiveServer:
-    """The server's thread."""
+    """The server's thread. `place`: as `ApiServer` takes them, where it is one of several processes."""
 
-    def __init__(self, fake: FakeEngine, config: ApiConfig) -> None:
+    def __init__(self, fake: FakeEngine, config: ApiConfig, **place: Any) -> None:
         self.fake = fake
         self._config = config
+        self._place = place
         self._sock = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._sock.getsockname()[1]
         self._started = threading.Event()
@@ -145,7 +146,7 @@ class LiveServer:
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.server = ApiServer(self.fake, self._config)
+        self.server = ApiServer(self.fake, self._config, **self._place)
         await self.server.run([self._sock], lambda _: self._started.set())
 
     def call(self, work: Callable[[], Any]) -> None:
@@ -165,12 +166,13 @@ class LiveServer:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., tuple[Target, LiveServer]]]:
-    """Starts servers: `serve(fake, **fields of ApiConfig)`."""
+    """Starts servers: `serve(fake, **fields of ApiConfig)`; with `run_dir` and `api_server`, one of several."""
     servers: list[LiveServer] = []
 
     def start(fake: FakeEngine | None = None, **config: Any) -> tuple[Target, LiveServer]:
         fake = fake or FakeEngine()
-        live = LiveServer(fake, ApiConfig(**config))
+        place = {name: config.pop(name) for name in ("run_dir", "api_server") if name in config}
+        live = LiveServer(fake, ApiConfig(**config), **place)
         live.start()
         servers.append(live)
         return Target(live.port, fake.model_name, fake.tokenizer, fake), live

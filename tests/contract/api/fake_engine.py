@@ -114,7 +114,7 @@ class FakeHandle:
         request, sampling = self.request, self.request.sampling
         first = {}
         if k == 0:
-            first["n_cached"] = self.engine.n_cached
+            first |= {"n_cached": self.engine.n_cached, "started_s": request.arrival_s}
             if choice == 0 and request.prompt_logprobs is not None:
                 ids = request.prompt_token_ids
                 first["prompt_logprobs"] = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]
@@ -175,6 +175,7 @@ class FakeEngine:
         self.max_outstanding = 256
         self.n_open_elsewhere = 0
         self.batch = (0, 0)
+        self.recent_stats: list[tuple[int, EngineStats]] = []
         self.max_queued_tokens = 1 << 20
         self.max_queue_wait_s = 0.0
         self.told: dict[str, Any] = {}

@@ -214,3 +214,26 @@ def test_the_openai_client(target: Target) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             client.embeddings.create(model=target.model, input="a", dimensions=EMBEDDING_SIZE - 1)
         assert caught.value.param == "dimensions"
+
+
+def test_a_text_that_is_too_long_is_told_in_the_words_that_clients_know(target: Target) -> None:
+    for text in ([97] * (CONTEXT + 1), "a" * (CONTEXT + 1)):
+        message = embed(target, text).error["message"]
+        assert f"this model's maximum context length is {CONTEXT} tokens" in message
+
+
+def test_O41_an_embedding_has_a_deadline(serve: Callable[..., Any]) -> None:
+    """In the engine, and before it where the queue is too long."""
+    fake = FakeEngine()
+    target, live = serve(fake)
+    assert embed(target, "abc", timeout=5).status == 200
+    (asked,) = fake.requests
+    assert asked.deadline_s is not None and 0 < asked.deadline_s - asked.arrival_s <= 5
+    assert target.post("/v1/embeddings", {"input": "a"}, **{"X-Request-Timeout-Ms": "2000"}).status == 200
+    assert fake.requests[-1].deadline_s - fake.requests[-1].arrival_s <= 2
+    for timeout in (0, -1, 1e9):
+        assert embed(target, "abc", timeout=timeout).error["param"] == "timeout"
+    fake.told = {"queue_wait_s": 10.0}
+    answer = embed(target, "abc", timeout=5)
+    assert answer.status == 429 and answer.error["code"] == "deadline_unreachable"
+    assert not live.server.app.context.in_flight

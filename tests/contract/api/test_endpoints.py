@@ -17,7 +17,7 @@ from sixfold import __version__
 from sixfold.api.app import ROUTES
 from sixfold.api.decoding import decode
 from sixfold.api.openapi import OPERATIONS, Operation, statuses
-from sixfold.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from sixfold.observability.families import COUNTERS, GAUGES, HISTOGRAMS
 from sixfold.text import ChatTemplate
 
 from .conftest import Target, eventually

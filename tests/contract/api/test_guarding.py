@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,70 @@ def test_O41_a_full_queue_refuses_before_tokenizing(
     check_refusal(target.post(path, document), 2.5 if "place_s" in told else 1.0)
     assert not untokenized and not fake.requests and not live.server.app.context.in_flight
     assert target.get("/readyz").status == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_full_queue_refuses_before_the_body_is_read(serve: Any, path: str) -> None:
+    fake = FakeEngine()
+    fake.n_open_elsewhere = fake.max_outstanding
+    target, _ = serve(fake)
+    with target.connect() as sock:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        sock.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())
+        answer = sock.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 429") and b"connection: close" in answer
+    assert target.post("/tokenize", {"prompt": "a"}).status == 200
+    assert target.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}).status == 200
+
+
+def test_a_refusal_keeps_the_connection(serve: Any) -> None:
+    """Where the body has come, though nobody reads it: to connect again would cost more than to refuse."""
+    fake = FakeEngine()
+    fake.n_open_elsewhere = fake.max_outstanding
+    target, _ = serve(fake)
+    connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=20)
+    connection.connect()
+    sock = connection.sock
+    for _ in range(3):
+        sock.sendall(post_bytes("/v1/completions", {"prompt": "a" * 5000, "max_tokens": 1}))
+        response = http.client.HTTPResponse(sock)
+        response.begin()
+        assert response.status == 429 and response.getheader("connection") is None
+        response.read()
+    fake.n_open_elsewhere = 0
+    sock.sendall(post_bytes("/v1/completions", {"prompt": "a", "max_tokens": 1}))
+    response = http.client.HTTPResponse(sock)
+    response.begin()
+    assert response.status == 200
+    connection.close()
+
+
+def test_what_is_being_prepared_has_a_place(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst is refused before all of it has been tokenized."""
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+    encode = Tokenizer.encode_batch
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        begun.release()
+        assert go_on.wait(10)
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", slowly)
+    fake = FakeEngine()
+    fake.max_outstanding = 3
+    target, live = serve(fake)
+    with ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(target.complete, max_tokens=1), pool.submit(target.complete, max_tokens=1, n=2)]
+        assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
+        answer = target.complete(max_tokens=1)
+        check_refusal(answer)
+        assert code(answer) == "queue_full"
+        go_on.set()
+        assert [call.result().status for call in first] == [200, 200]
+    eventually(lambda: live.server.app.context.in_flight == 0)
+    assert target.complete(max_tokens=1).status == 200
+    assert target.complete(max_tokens=-1).status == 400
+    eventually(lambda: live.server.app.context.in_flight == 0)
 
 
 def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.api.allowance import Allowance, Bucket
+from sixfold.api.tallies import Tallies, Tally
 from sixfold.errors import Overloaded
 
 
@@ -27,8 +29,8 @@ class Clock:
         return self.now_s
 
 
-def made(clock: Clock, n_processes: int = 1, **limits: int) -> Allowance:
-    allowance = Allowance.of(Limits(**limits), n_processes, clock)
+def made(clock: Clock, tally: Tally | None = None, **limits: int) -> Allowance:
+    allowance = Allowance.of(Limits(**limits), tally, clock)
     assert allowance is not None
     return allowance
 
@@ -120,16 +122,39 @@ def test_a_day_begins_with_its_first_token() -> None:
     allowance.check_tokens(100)
 
 
-def test_several_processes_share_a_limit() -> None:
-    allowance = made(Clock(), 4, max_concurrent=6)
-    allowance.begin()
-    allowance.begin()
-    refused(allowance)
+def test_several_processes_share_a_limit(tmp_path: Path) -> None:
+    """However calls are spread among them. Whoever is started again finds what was used, but no calls of its own."""
+    clock = Clock()
+    limits = {"requests_per_minute": 6, "tokens_per_minute": 100, "tokens_per_day": 150, "max_concurrent": 4}
+
+    def process(own: int) -> Allowance:
+        return made(clock, Tallies.open(str(tmp_path), ["a", "b"], n_processes=3, own=own)[1], **limits)
+
+    processes = [process(own) for own in range(3)]
+    for i in (0, 0, 1, 2):
+        processes[i].begin()
+    assert {refused(one)[0] for one in processes} == {"max_concurrent_exceeded"}
+    processes[0] = process(0)
+    assert processes[1]._tally.n_running_everywhere == 2
+    processes[2].begin()
+    processes[2].end()
+    processes[0].begin()
+    processes[0].end()
+    assert [refused(one) for one in processes] == [("requests_per_minute_exceeded", pytest.approx(10))] * 3
+    clock.now_s += 10
+    processes[0].take_tokens(60)
+    processes[1].take_tokens(40)
+    assert {refused(one, 1)[0] for one in processes} == {"tokens_per_minute_exceeded"}
+    clock.now_s += 60
+    processes[2].take_tokens(50)
+    assert {refused(one, 1)[0] for one in processes} == {"tokens_per_day_exceeded"}
+    other = made(clock, Tallies.open(str(tmp_path), ["a", "b"], n_processes=3, own=0)[0], **limits)
+    other.begin()
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 40)), max_size=80))
 def test_a_bucket_never_lets_more_through_than_its_rate(steps: list[tuple[float, int]]) -> None:
-    bucket, now_s, taken = Bucket(60, 60.0), 0.0, 0.0
+    bucket, now_s, taken = Bucket(60, 60.0, [0.0, 0.0]), 0.0, 0.0
     for pause_s, cost in steps:
         now_s += pause_s
         wait_s = bucket.wait_s(cost, now_s)
@@ -144,6 +169,6 @@ def test_a_bucket_never_lets_more_through_than_its_rate(steps: list[tuple[float,
 
 @given(st.floats(-100, 100))
 def test_a_clock_that_goes_back_gives_nothing_away(shift_s: float) -> None:
-    bucket = Bucket(60, 60.0)
+    bucket = Bucket(60, 60.0, [0.0, 0.0])
     bucket.take(60, 100.0)
     assert bucket.wait_s(1, min(100.0, 100.0 + shift_s)) > 0

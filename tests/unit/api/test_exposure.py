@@ -31,6 +31,14 @@ def test_loopback_needs_no_key(host: str) -> None:
     assert check_exposure(ApiConfig(host=host)) == []
 
 
+def test_a_key_file_that_all_can_read_is_told_of(keys: str) -> None:
+    os.chmod(keys, 0o644)
+    assert "chmod 600" in check_exposure(ApiConfig(api_key_file=keys))[0]
+    assert "unencrypted" in check_exposure(ApiConfig(host="0.0.0.0", api_key_file=keys))[1]
+    os.chmod(keys, 0o640)
+    assert check_exposure(ApiConfig(api_key_file=keys)) == []
+
+
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "192.168.1.2", "10.0.0.1", "box", "localhost.example", "127.0.0.1.x"]
 )

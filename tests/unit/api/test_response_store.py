@@ -6,6 +6,8 @@ import asyncio
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,57 @@ def test_several_processes_share_it(tmp_path: Path, clock: Clock, file: StoreFil
     assert [link.id for link in file.chain("", "b", **ALL)] == ["a", "b"]
     assert other.size() == file.size()
     other.close()
+
+
+USER_OF_A_STORE = """
+import os, sys
+from pathlib import Path
+from sixfold.api.responses.store_file import Stored, StoreFile
+file = StoreFile(Path(sys.argv[1]), max_bytes=1 << 20, ttl_s=60.0)
+for line in sys.stdin:
+    verb, id = line.split()
+    done = file.put("", Stored(id, None, b"x" * 5000, b"[]")) if verb == "put" else file.get("", id) is not None
+    print(done, flush=True)
+"""
+
+
+class StoreUser:
+    """Another process: SIGBUS would end this one."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USER_OF_A_STORE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def does(self, verb: str, id: str) -> bool:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{verb} {id}\n")
+        self.process.stdin.flush()
+        said = self.process.stdout.readline().strip()
+        assert said in ("True", "False"), f"it ended with {self.process.wait(5)}"
+        return said == "True"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100, 4096])
+def test_an_index_that_was_cut_short_ends_no_process(tmp_path: Path, n_bytes: int) -> None:
+    """SQLite maps the file beside the store, and who reads what is not there any more gets SIGBUS."""
+    path = tmp_path / "r.sqlite"
+    first, second = StoreUser(path), StoreUser(path)
+    try:
+        assert first.does("put", "a") and second.does("get", "a")
+        for round in range(3):
+            os.truncate(tmp_path / "r.sqlite-shm", n_bytes)
+            for one, other, id in ((first, second, f"b{round}"), (second, first, f"c{round}")):
+                assert one.does("get", "a") and one.does("put", id)
+                assert other.does("get", id)
+                os.truncate(tmp_path / "r.sqlite-shm", n_bytes)
+    finally:
+        first.end()
+        second.end()
 
 
 def test_a_restart_finds_it(tmp_path: Path, clock: Clock, file: StoreFile) -> None:

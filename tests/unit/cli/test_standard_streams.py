@@ -97,13 +97,13 @@ def test_arguments_that_are_no_text_are_usage_errors(line: str) -> None:
 
 
 @pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
-def test_a_server_does_without_standard_streams(streams: str, tmp_path: Path) -> None:
+def test_a_server_does_without_standard_streams(streams: str, runtime_dir: Path) -> None:
     """And none of its files and sockets takes their numbers."""
     line = f"exec {SIXFOLD} serve scripted --executor scripted --port 0 {streams}"
-    process = subprocess.Popen(["bash", "-c", line], env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)})
+    process = subprocess.Popen(["bash", "-c", line])
     try:
         deadline = time.monotonic() + 20
-        while len(children := children_of(process.pid)) < 3 or not list(tmp_path.glob("*/*")):
+        while len(children := children_of(process.pid)) < 3 or not list(runtime_dir.glob("*/*")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -15,6 +15,8 @@ import sixfold.engine.client as client_module
 from sixfold.config import Config
 from sixfold.engine.client import EngineClient, RequestHandle
 from sixfold.engine.launch import load_text, resolve
+from sixfold.engine.progress import Count
+from sixfold.engine.replay import Poisoned
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
 from sixfold.messages import (
     Abort,
@@ -317,6 +319,42 @@ def test_a_request_that_crashes_two_engines_is_failed_and_refused(tmp_path: Path
         await going_on.ended
         with pytest.raises(RequestFailed):
             await client.submit(request(uid=3))
+
+    run(tmp_path, test)
+
+
+def test_what_one_process_learns_is_refused_by_all(tmp_path: Path) -> None:
+    """Of one server: also by a process that is started later; for ten minutes, and by what is asked for alone."""
+    first, second = Poisoned.open(str(tmp_path)), Poisoned.open(str(tmp_path))
+    first.check(request())
+    second.add(request(uid=1))
+    first.add(msgspec.structs.replace(request(), prompt_token_ids=[2]))
+    for one in (first, second, Poisoned.open(str(tmp_path))):
+        for prompt in ([1], [2]):
+            again = msgspec.structs.replace(request(uid=9), prompt_token_ids=prompt, arrival_s=3.0)
+            with pytest.raises(RequestFailed):
+                one.check(again)
+        one.check(msgspec.structs.replace(request(), prompt_token_ids=[3]))
+    Poisoned().check(request())
+    (tmp_path / "other").mkdir()
+    Poisoned.open(str(tmp_path / "other")).check(request())
+
+
+def test_what_other_processes_hold_is_known_at_once(tmp_path: Path) -> None:
+    """From shared memory: the engine's word comes a few times a second."""
+
+    async def test(client: EngineClient, engine: Engine) -> None:
+        counts = client._progress.counts
+        counts[Count.API_OPEN + 1] = 5
+        assert client.n_open_elsewhere == 0  # it is alone: there is nobody to ask
+        client._is_alone = False
+        handle = await admitted(client, engine, request(n=3))
+        assert counts[Count.API_OPEN] == 3 and client.n_open_elsewhere == 5
+        counts[Count.API_OPEN + 1] = 0
+        assert client.n_open_elsewhere == 0
+        handle.abort()
+        handle.abort()
+        assert counts[Count.API_OPEN] == 0
 
     run(tmp_path, test)
 

@@ -141,7 +141,8 @@ def test_adopted_blocks_are_not_evicted_by_the_same_step() -> None:
 def test_values_that_are_not_to_be_trusted_are_not_found_again() -> None:
     kv = make()
     table, _ = serve(kv, range(12))
-    kv.release(table, forget=True)
+    kv.distrust(table)
+    kv.release(table)
     assert n_found(kv, range(12)) == 0 and kv.n_free == 16
 
 

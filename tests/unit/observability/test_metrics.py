@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from sixfold.messages import EngineStats
+from sixfold.messages import ApiCounts, EngineStats
 from sixfold.observability.metrics import ApiMetrics
 
 
-def value(metrics: ApiMetrics, name: str, **labels: str) -> float:
-    samples = [s for f in text_string_to_metric_families(metrics.render().decode()) for s in f.samples]
+def value(metrics: ApiMetrics, name: str, others: Sequence[ApiCounts] = (), **labels: str) -> float:
+    samples = [s for f in text_string_to_metric_families(metrics.render(others).decode()) for s in f.samples]
     (found,) = [s for s in samples if s.name == name and labels.items() <= s.labels.items()]
     return float(found.value)
 
@@ -23,6 +25,17 @@ def test_O50_counters_rise_over_a_restart_of_the_engine() -> None:
     stats[0] = EngineStats(engine_epoch=2, steps=1)
     assert value(metrics, "sixfold_steps_total") == 8
     assert value(metrics, "sixfold_engine_epoch") == 2
+
+
+def test_O50_counters_rise_whichever_api_process_is_asked() -> None:
+    """One that was started again has not heard of the first engine."""
+    stats = [EngineStats(engine_epoch=1, steps=7)]
+    old = ApiMetrics("m", lambda: stats[0])
+    assert value(old, "sixfold_steps_total") == 7
+    stats[0] = EngineStats(engine_epoch=2, steps=1)
+    young = ApiMetrics("m", lambda: stats[0], api_server=1)
+    assert value(young, "sixfold_steps_total", [old.counts()]) == 8
+    assert value(old, "sixfold_steps_total", [young.counts()]) == 8
 
 
 def test_blocks_by_state() -> None:

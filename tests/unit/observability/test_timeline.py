@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.observability.assembly import Snapshot, paint
-from sixfold.observability.journal import Event, Journal, Mode, Reason
+from sixfold.observability.history import Event, History, Mode, Reason
 from sixfold.observability.meter import Meter
 from sixfold.observability.requests import MAX_UIDS, RECORDS, CallRecord, RequestRing, read_all
 from sixfold.observability.sites import (
@@ -47,18 +47,18 @@ def test_each_instant_has_the_latest_of_its_states(parts: list[Interval]) -> Non
 
 
 def test_a_journal_goes_round_and_on() -> None:
-    journal = Journal.private(8)
+    history = History.private(8)
     for uid in range(20):
-        journal.note(Event.RECEIVED, uid, choice=3, value=7, step=uid)
-    kept = journal.entries()
+        history.note(Event.RECEIVED, uid, choice=3, value=7, step=uid)
+    kept = history.entries()
     assert [entry.uid for entry in kept] == list(range(13, 20))
     assert all(entry[2:] == (Event.RECEIVED, 3, 7, entry.uid) for entry in kept)
 
 
 def test_a_successor_goes_on_with_the_journal(tmp_path: Path) -> None:
-    Journal.create(str(tmp_path)).note(Event.EPOCH, value=1)
-    Journal.create(str(tmp_path)).note(Event.EPOCH, value=2)
-    assert [entry.value for entry in Journal.open(str(tmp_path)).entries()] == [1, 2]
+    History.create(str(tmp_path)).note(Event.EPOCH, value=1)
+    History.create(str(tmp_path)).note(Event.EPOCH, value=2)
+    assert [entry.value for entry in History.open(str(tmp_path)).entries()] == [1, 2]
 
 
 def test_the_latest_calls_are_kept(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ class Scene:
         self.engine, self.worker = Meter.create(self.run_dir, "engine"), Meter.create(self.run_dir, "worker-0")
         self.api = Meter.create(self.run_dir, "api-0")
         self.ring = RequestRing.create(self.run_dir, 0)
-        self.journal = Journal.create(self.run_dir)
+        self.history = History.create(self.run_dir)
         self._now_ns = 0
-        monkeypatch.setattr("sixfold.observability.journal.time.monotonic_ns", lambda: self._now_ns)
+        monkeypatch.setattr("sixfold.observability.history.time.monotonic_ns", lambda: self._now_ns)
         self.note(1, Event.EPOCH)
 
     def note(self, at_ns: int, event: Event, **fields: int) -> None:
         self._now_ns = at_ns
-        self.journal.note(event, **fields)
+        self.history.note(event, **fields)
 
     def step(self, number: int, begin: int, taken: int, answered: int, committed: int) -> None:
         """Every stamp is 5 long."""

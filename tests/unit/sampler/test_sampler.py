@@ -122,7 +122,7 @@ def test_min_tokens_masks_stop_tokens(kernels: RowKernels) -> None:
         assert best(kernels, logits, output, min_tokens=2, stop_token_ids=(0, 1)) == expected
 
 
-def test_repetition_penalty_sees_prompt_and_output(kernels: RowKernels) -> None:
+def test_O56_repetition_penalty_sees_prompt_and_output(kernels: RowKernels) -> None:
     logits = np.full((1, N_VOCAB), -5, np.float32)
     logits[0, [1, 10, 20]] = [2.0, 1.9, 1.8]  # 1 is in the prompt
     assert best(kernels, logits, repetition_penalty=1.5) == 10
@@ -137,7 +137,7 @@ def test_repetition_penalty_pushes_negative_logits_down(kernels: RowKernels) -> 
     assert best(kernels, logits, repetition_penalty=1.5) == 10
 
 
-def test_presence_and_frequency_see_the_output_alone(kernels: RowKernels) -> None:
+def test_O56_presence_and_frequency_see_the_output_alone(kernels: RowKernels) -> None:
     logits = np.full((1, N_VOCAB), -9, np.float32)
     logits[0, [1, 10, 20]] = [2.0, 1.5, 1.0]
     assert best(kernels, logits, presence_penalty=2.0, frequency_penalty=2.0) == 1

@@ -75,7 +75,7 @@ async def create_message(call: Call) -> None:
 async def count_tokens(call: Call) -> None:
     """Handle one call."""
     context = call.context
-    with call.admitted():
+    with call.admitted(generates=False):
         request, ignored = await read_request(call, CountTokensRequest)
         conversation = await by_size(call, conversation_of, request)
         context.check_model(request.model)

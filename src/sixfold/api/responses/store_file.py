@@ -33,6 +33,11 @@ BUSY_S = 1.0
 SWEEP = 256
 """Expired entries that one call removes at most."""
 
+INDEX_BYTES = 32768
+"""The index of SQLite's write-ahead log at its smallest; it is lengthened by as much."""
+
+INDEX_HEADER_BYTES = 136
+
 LAYOUT = 1
 
 _TABLES = """
@@ -100,6 +105,9 @@ class StoreFile:
         self._open: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None
         """Which file the connection is to."""
+        self._index = path.with_name(path.name + "-shm")
+        self._index_bytes = INDEX_BYTES
+        """Of the log's index, as far as it has grown while this connection was open."""
 
     def put(self, tenant: str, stored: Stored) -> bool:
         """Keep an answer; False where it alone takes too much room."""
@@ -240,8 +248,23 @@ class StoreFile:
             except BaseException:
                 db.close()
                 raise
-            self._open, self._opened = db, self._identity()
+            self._open, self._opened, self._index_bytes = db, self._identity(), INDEX_BYTES
+        self._mend_index()
         return self._open
+
+    def _mend_index(self) -> None:
+        """The index of the write-ahead log is mapped into all processes. SQLite only ever lengthens it: where somebody
+        has cut it short, who reads it next would be ended by SIGBUS. With zeros for its header, SQLite finds that it is
+        broken and makes it anew from the log."""
+        try:
+            n_bytes = os.stat(self._index).st_size
+        except FileNotFoundError:
+            return
+        if n_bytes < self._index_bytes:
+            os.truncate(self._index, self._index_bytes)
+            with open(self._index, "r+b") as index:
+                index.write(bytes(INDEX_HEADER_BYTES))
+        self._index_bytes = max(n_bytes, self._index_bytes)
 
 
 def _prepare(db: sqlite3.Connection) -> None:

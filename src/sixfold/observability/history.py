@@ -18,14 +18,14 @@ import struct
 import time
 from typing import NamedTuple
 
-__all__ = ["ENTRIES", "Entry", "Event", "Journal", "Mode", "Reason"]
+__all__ = ["ENTRIES", "Entry", "Event", "History", "Mode", "Reason"]
 
 ENTRIES = 1 << 15
 """That are kept."""
 
 _HEADER = 32
 _entry = struct.Struct("=QQIIQ")
-_FILE = "journal"
+_FILE = "history"
 
 
 class Event(enum.IntEnum):
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
     step: int
 
 
-class Journal:
+class History:
     """See the module's docstring."""
 
     __slots__ = ("_memory", "_n", "_size", "_words")
@@ -94,8 +94,8 @@ class Journal:
         self._n = self._words[0]
 
     @classmethod
-    def create(cls, run_dir: str) -> Journal:
-        """The journal that this process writes from now on."""
+    def create(cls, run_dir: str) -> History:
+        """The history that this process writes from now on."""
         fd = os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(fd, _HEADER + ENTRIES * _entry.size)
@@ -104,7 +104,7 @@ class Journal:
             os.close(fd)
 
     @classmethod
-    def open(cls, run_dir: str) -> Journal:
+    def open(cls, run_dir: str) -> History:
         """To be read.
 
         Raises:
@@ -114,12 +114,12 @@ class Journal:
         try:
             return cls(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
         except ValueError as e:  # created and not yet given its size
-            raise FileNotFoundError("the journal is not there yet") from e
+            raise FileNotFoundError("the history is not there yet") from e
         finally:
             os.close(fd)
 
     @classmethod
-    def private(cls, n_entries: int = 64) -> Journal:
+    def private(cls, n_entries: int = 64) -> History:
         """One that nobody else sees."""
         return cls(mmap.mmap(-1, _HEADER + n_entries * _entry.size))
 

@@ -1,0 +1,139 @@
+"""What measuring costs: CPU time of a decode step with all of it, and without.
+
+    python benchmarks/measuring.py [--model smollm2] [--streams 32] [--pairs 32] [--json result.json]
+
+One server under a constant load of streams, whose processes are told by a signal to stop measuring and to begin again
+(`measuring_switch/sitecustomize.py`), in the order on, off, off, on. Of each window of steps the CPU time of every
+process is read, divided by the steps; a pair is a window of each kind, side by side. The interval is that of the mean
+of the pairs' differences, at 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from report import header, table
+from serving import STARTED_S, Server, served, stream
+
+from sixfold.engine.progress import Count, Progress
+
+STEPS = 60
+"""In a window."""
+SETTLING_STEPS = 4
+ROLES = ("api", "engine", "worker")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--json", default="", help="write the figures to this file")
+    args = parser.parse_args()
+    switch = Path(__file__).resolve().parent / "measuring_switch"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(switch), os.environ.get("PYTHONPATH"))))
+    with served(args.model, "--max-num-seqs", str(args.streams)) as server:
+        pairs = asyncio.run(_measure(server, args.model, args.streams, args.pairs))
+    print(header())
+    rows = []
+    for role in (*ROLES, "all"):
+        off = [sum(pair["off"].values()) if role == "all" else pair["off"][role] for pair in pairs]
+        on = [sum(pair["on"].values()) if role == "all" else pair["on"][role] for pair in pairs]
+        added = [a - b for a, b in zip(on, off, strict=True)]
+        mean, half = statistics.mean(added), _half_interval(added)
+        whole = statistics.mean(off)
+        share = f"{mean / whole:+.2%} ({(mean - half) / whole:+.2%} to {(mean + half) / whole:+.2%})"
+        rows.append((role, 1e6 * whole, 1e6 * mean, f"{1e6 * (mean - half):.1f} to {1e6 * (mean + half):.1f}", share))
+    print(table(("process", "CPU us/step without", "added us", "95 %", "added"), rows))
+    print(f"\n{len(pairs)} pairs of {STEPS} steps at {args.streams} streams")
+    if args.json:
+        Path(args.json).write_text(json.dumps({"header": header(), "pairs": pairs}, indent=1))
+    return 0
+
+
+def _half_interval(values: list[float]) -> float:
+    """Half of the mean's 95 % interval; 2.04 is Student's t for 30 values, and enough for more."""
+    return 2.04 * statistics.stdev(values) / math.sqrt(len(values))
+
+
+async def _measure(server: Server, model: str, n_streams: int, n_pairs: int) -> list[dict[str, Any]]:
+    await _until_ready(server, model)
+    pids = _pids(server)
+    counts = Progress.open(_run_dir(pids)).counts
+    pairs: list[dict[str, Any]] = []
+    while len(pairs) < n_pairs:
+        n_tokens = 6 * (STEPS + SETTLING_STEPS) + 3 * n_streams
+        async with asyncio.TaskGroup() as streams:
+            for index in range(n_streams):
+                body = {
+                    "model": model,
+                    "prompt": [100 + index, 200, 300, 400],
+                    "max_tokens": n_tokens,
+                    "ignore_eos": True,
+                    "temperature": 0,
+                    "stream": True,
+                }
+                streams.create_task(stream(server.url, body))
+            await _steps(counts, 2 * n_streams)  # until all of them decode
+            windows = []
+            for kind in ("on", "off", "off", "on"):
+                windows.append((kind, await _window(kind, server, pids, counts)))
+        for one, other in (windows[:2], windows[2:]):
+            pairs.append(dict([one, other]))
+    return pairs
+
+
+async def _until_ready(server: Server, model: str) -> None:
+    body = {"model": model, "prompt": "One, two,", "max_tokens": 4, "temperature": 0, "stream": True}
+    started = time.monotonic()
+    while (await stream(server.url, body)).status != 200:
+        if time.monotonic() - started > STARTED_S:
+            sys.exit(f"no answer within {STARTED_S:.0f} s")
+        await asyncio.sleep(0.1)
+
+
+async def _window(kind: str, server: Server, pids: list[int], counts: memoryview) -> dict[str, float]:
+    """CPU seconds per step, by role."""
+    for pid in pids:
+        os.kill(pid, signal.SIGRTMIN + (kind == "on"))
+    await _steps(counts, SETTLING_STEPS)
+    before, begun = server.cpu_s(), counts[Count.ENGINE_COMMITTED]
+    await _steps(counts, STEPS)
+    after, ended = server.cpu_s(), counts[Count.ENGINE_COMMITTED]
+    return {role: (after[role] - before[role]) / (ended - begun) for role in ROLES}
+
+
+async def _steps(counts: memoryview, n: int) -> None:
+    end, begun = counts[Count.ENGINE_COMMITTED] + n, time.monotonic()
+    while counts[Count.ENGINE_COMMITTED] < end:
+        if time.monotonic() - begun > STARTED_S:
+            sys.exit("the streams ended before their windows")
+        await asyncio.sleep(0.003)
+
+
+def _pids(server: Server) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+
+
+def _run_dir(pids: list[int]) -> str:
+    """Of the server: its processes map files that lie there."""
+    for pid in pids:
+        found = re.search(r"(\S+)/progress$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
+        if found is not None:
+            return found.group(1)
+    sys.exit("the server maps no counters")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""`GET /debug/trace?seconds=N`, `GET /debug/timeline/{id}`: what the server did, or one request's part, as a Chrome
+trace. Made in a thread, of what all processes have noted anyway; nothing is switched on for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from sixfold.api.call import Call
+from sixfold.errors import InvalidRequest, NotReady, RouteNotFound
+from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
+from sixfold.observability.meter import Meter
+from sixfold.observability.observatory import Observatory
+from sixfold.observability.timeline import RequestTimeline
+
+__all__ = ["MAX_SECONDS", "Trace", "timeline", "trace"]
+
+MAX_SECONDS = 60
+MAX_REQUESTS = 256
+"""In one trace: the latest."""
+MARGIN_NS = 1_000_000
+"""Before and behind one request."""
+DEFAULT_SECONDS = 5
+
+
+class Trace(msgspec.Struct):
+    """A document in Chrome's Trace Event Format: https://ui.perfetto.dev opens it."""
+
+    traceEvents: list[dict[str, object]]
+    displayTimeUnit: str
+    otherData: dict[str, object]
+
+
+async def trace(call: Call) -> None:
+    """`GET /debug/trace`."""
+    seconds = _seconds(call)
+    observatory = _observatory(call)
+    counters = _counters(call)
+
+    def made() -> bytes:
+        snapshot = observatory.snapshot()
+        end_ns = snapshot.now_ns
+        start_ns = end_ns - round(seconds * 1e9)
+        calls = [one for one in snapshot.calls if not one[1].end_ns or one[1].end_ns > start_ns][:MAX_REQUESTS]
+        requests = [snapshot.timeline(*one) for one in calls]
+        return _document(observatory, requests, counters, start_ns, end_ns)
+
+    await call.respond(200, await call.context.aside(made))
+
+
+async def timeline(call: Call) -> None:
+    """`GET /debug/timeline/{id}`."""
+    observatory = _observatory(call)
+    label = call.scope["path_params"]["id"]
+    counters = _counters(call)
+
+    def made() -> bytes | None:
+        request = observatory.snapshot().find(label)
+        if request is None:
+            return None
+        return _document(observatory, [request], counters, request.start_ns - MARGIN_NS, request.end_ns + MARGIN_NS)
+
+    body = await call.context.aside(made)
+    if body is None:
+        raise RouteNotFound("no such request among the latest; /debug/requests lists them")
+    await call.respond(200, body)
+
+
+def _document(
+    observatory: Observatory,
+    requests: list[RequestTimeline],
+    counters: Iterable[CounterSample],
+    start_ns: int,
+    end_ns: int,
+) -> bytes:
+    tracks = []
+    for role in observatory.roles:
+        with contextlib.suppress(OSError):  # a process that has not begun yet
+            found = Meter.open(observatory.run_dir, role)
+            tracks.append(ProcessTrack(role.replace("-", " "), found.pid, found.recent(start_ns)))
+    tracks.sort(key=lambda track: ("api", "engine", "worker").index(track.role.partition(" ")[0]))
+    return msgspec.json.encode(chrome_trace(tracks, requests[::-1], list(counters), start_ns=start_ns, end_ns=end_ns))
+
+
+def _counters(call: Call) -> list[CounterSample]:
+    return [
+        CounterSample(
+            at_ns,
+            stats.blocks_free,
+            stats.blocks_cached,
+            stats.blocks_total - stats.blocks_free - stats.blocks_cached,
+            stats.running,
+            stats.waiting,
+        )
+        for at_ns, stats in call.context.client.recent_stats
+    ]
+
+
+def _observatory(call: Call) -> Observatory:
+    if call.context.observatory is None:
+        raise NotReady("this process keeps no traces")
+    return call.context.observatory
+
+
+def _seconds(call: Call) -> float:
+    """The one parameter of the query.
+
+    Raises:
+        InvalidRequest: another one, or its value is out of range.
+    """
+    given = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=8)
+    seconds = float(DEFAULT_SECONDS)
+    for name, value in given:
+        if name != "seconds":
+            raise InvalidRequest("the query may hold `seconds` alone", param="query", code="unknown_field")
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= MAX_SECONDS:
+            raise InvalidRequest(f"seconds must be above 0 and at most {MAX_SECONDS}", param="seconds")
+    return seconds

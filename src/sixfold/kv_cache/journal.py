@@ -1,0 +1,136 @@
+"""What the prefix index says, in memory that outlives the engine: the next engine reads there what each block holds.
+
+One record per block, written by `PrefixIndex` whenever it enters or forgets a block, and by nobody else:
+
+    | node u64 | parent u64 | digest 16 | salt 32 | content 4 * block_size | crc u32 |      parent 0: a first block
+
+The order of writing is the whole protocol:
+
+    sealed     a block's keys and values are in memory, the step's result says so   then the record, `node` last
+    reused     `node` becomes 0                                                      then the step that writes is sent
+    killed     anywhere between: the record is missing, or whole
+
+So whatever the worker still computes for a dead engine, it writes no block that has a record. What cannot happen is
+checked all the same, before a record is believed: checksum, digest (keyed, over all tokens up to the block's end), the
+record of its parent. The header names the owner: server, configuration and the worker's process; under another owner
+every record is void, for its memory is another one.
+
+The memory belongs to no file system: prompts do not reach a disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from sixfold.messages import BlockId
+
+__all__ = ["OWNER_BYTES", "Journal", "Sealed", "owner_of"]
+
+OWNER_BYTES = 32
+_NODE = struct.Struct("Q")  # in the machine's order: written by one store
+_CRC = struct.Struct("<I")
+_VERSION = b"1"
+NO_SALT = bytes(32)
+
+
+class Sealed(NamedTuple):
+    """What a block holds, and where it hangs in the tree of prefixes."""
+
+    digest: bytes
+    """Of everything up to the block's end."""
+    content: bytes
+    """Its token ids as 4-byte integers."""
+    parent: int | bytes
+    """Node above; the salt's name for the first block of a sequence."""
+    node: int
+    """From 1 on, never used again."""
+
+
+def owner_of(hash_key: bytes, *facts: object) -> bytes:
+    """The name of whoever may believe a journal: of the key of the digests, and of everything whose change makes the
+    blocks others."""
+    text = "\0".join(map(repr, (_VERSION, *facts)))
+    return blake2b(text.encode(), digest_size=OWNER_BYTES, key=hash_key).digest()
+
+
+class Journal:
+    """Records of blocks 0 .. num_blocks - 1. One writer at a time: the supervisor starts an engine when the one before
+    has ended.
+
+    Args:
+        memory: `size` bytes; zeros, or what an engine before has left.
+    """
+
+    def __init__(self, memory: memoryview, num_blocks: int, block_size: int) -> None:
+        self._body = struct.Struct(f"<Q16s32s{4 * block_size}s")
+        self._stride = _stride(block_size)
+        self._crc_at = 8 + self._body.size
+        self._memory = memory
+
+    @staticmethod
+    def size(num_blocks: int, block_size: int) -> int:
+        """In bytes."""
+        return OWNER_BYTES + num_blocks * _stride(block_size)
+
+    @classmethod
+    def open(cls, fd: int, num_blocks: int, block_size: int, owner: bytes) -> Journal:
+        """The journal in a memory file.
+
+        Args:
+            owner: see `owner_of`; of another one's nothing is left, and the file gets its size.
+        """
+        size = cls.size(num_blocks, block_size)
+        if os.pread(fd, OWNER_BYTES, 0) != owner or os.fstat(fd).st_size != size:
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, size)  # zeros, which take no memory until they are written
+            os.pwrite(fd, owner, 0)
+        return cls(memoryview(mmap.mmap(fd, size)), num_blocks, block_size)
+
+    def write(self, block: BlockId, sealed: Sealed) -> None:
+        """The block's content is in memory and final."""
+        memory, at = self._memory, OWNER_BYTES + block * self._stride
+        digest, content, parent, node = sealed
+        _NODE.pack_into(memory, at, 0)
+        if isinstance(parent, bytes):
+            self._body.pack_into(memory, at + 8, 0, digest, parent, content)
+        else:
+            self._body.pack_into(memory, at + 8, parent, digest, NO_SALT, content)
+        _CRC.pack_into(memory, at + self._crc_at, self._crc(block, node))
+        _NODE.pack_into(memory, at, node)
+
+    def clear(self, block: BlockId) -> None:
+        """The block may be written from now on."""
+        _NODE.pack_into(self._memory, OWNER_BYTES + block * self._stride, 0)
+
+    def read(self) -> Iterator[tuple[BlockId, Sealed | None]]:
+        """Every block that has a record; None: it is not whole."""
+        memory, crc_at = self._memory, self._crc_at
+        for block, node in enumerate(self._nodes().tolist()):
+            if not node:
+                continue
+            at = OWNER_BYTES + block * self._stride
+            if _CRC.unpack_from(memory, at + crc_at)[0] != self._crc(block, node):
+                yield BlockId(block), None
+            else:
+                parent, digest, salt, content = self._body.unpack_from(memory, at + 8)
+                yield BlockId(block), Sealed(digest, content, parent or salt, node)
+
+    def _crc(self, block: int, node: int) -> int:
+        """Of the record that is in memory, `node` excepted, which it will have."""
+        at = OWNER_BYTES + block * self._stride
+        return zlib.crc32(self._memory[at + 8 : at + self._crc_at], zlib.crc32(_NODE.pack(node), block))
+
+    def _nodes(self) -> memoryview:
+        """[num_blocks] A pool may have a million blocks: they are not looked at one by one."""
+        return self._memory.cast("Q")[OWNER_BYTES // 8 :: self._stride // 8]
+
+
+def _stride(block_size: int) -> int:
+    n_bytes = 8 + struct.calcsize(f"<Q16s32s{4 * block_size}sI")
+    return -(-n_bytes // 8) * 8

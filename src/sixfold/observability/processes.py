@@ -1,0 +1,58 @@
+"""The processes of a server, seen from one of them: their meters, and the CPU time that the kernel counts for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sixfold.observability.meter import Meter
+
+__all__ = ["Processes", "cpu_seconds"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Processes:
+    """Every process of one server.
+
+    Args:
+        run_dir: the server's run directory.
+        n_api: its API processes.
+    """
+
+    def __init__(self, run_dir: str, n_api: int) -> None:
+        self._run_dir = run_dir
+        self._roles = ["engine", "worker-0", *(f"api-{index}" for index in range(n_api))]
+        self._meters: dict[str, Meter] = {}
+
+    def meters(self) -> Iterator[tuple[str, Meter]]:
+        """(role, meter) of all that have begun. A meter outlives its process: its successor writes the same one."""
+        for role in self._roles:
+            if role not in self._meters:
+                try:
+                    self._meters[role] = Meter.open(self._run_dir, role)
+                except OSError:
+                    continue
+            yield role, self._meters[role]
+
+    def cpu(self) -> Iterator[tuple[str, float]]:
+        """(role, CPU seconds since that process was started), of those that live; call it from a child of the
+        supervisor's."""
+        pids = {"supervisor": os.getppid(), **{role: meter.pid for role, meter in self.meters()}}
+        for role, pid in pids.items():
+            seconds = cpu_seconds(pid)
+            if seconds is not None:
+                yield role, seconds
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of all threads of a process; None: there is none with this number.
+
+    Source: proc(5), /proc/pid/stat, fields 14 and 15.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,54 @@
+"""A server's directory goes with it, and what a killed one left goes with the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sixfold.engine.run_directory import run_directory
+from sixfold.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def left_behind(parent: Path, name: str, *, lock: bool = True) -> Path:
+    """A directory as it was an hour ago."""
+    path = parent / name
+    path.mkdir(0o700)
+    (path / ("lock" if lock else "else")).touch()
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_private_and_gone_at_the_end(parent: Path) -> None:
+    with run_directory() as path:
+        assert Path(path).parent == parent and Path(path).stat().st_mode & 0o777 == 0o700
+    assert not list(parent.iterdir())
+
+
+def test_what_nobody_holds_is_swept(parent: Path) -> None:
+    dead, young = left_behind(parent, "sixfold-dead"), left_behind(parent, "sixfold-young")
+    os.utime(young)
+    others = left_behind(parent, "sixfold-others", lock=False)
+    with run_directory():
+        assert not dead.exists() and young.exists() and others.exists()
+
+
+def test_who_lives_keeps_his(parent: Path) -> None:
+    with run_directory() as first:
+        os.utime(first, (0, 0))
+        with run_directory() as second:
+            assert first != second and Path(first).exists()
+
+
+def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nonexistent")
+    with pytest.raises(ConfigError), run_directory():
+        pass

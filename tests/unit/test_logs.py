@@ -1,0 +1,96 @@
+"""What a log line can hold."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from sixfold.api.keys import new_key
+from sixfold.logs import JsonFormatter, PlainFormatter, safe
+
+ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+def record(message: str, *args: Any, error: ErrorInfo | None = None) -> logging.LogRecord:
+    return logging.LogRecord("sixfold.n", logging.ERROR, __file__, 1, message, args, error)
+
+
+def test_threat_15_a_line_is_one_line() -> None:
+    assert safe("a\r\nFORGED\x1b[2J\x00\u2028b\x9d") == "a\\r\\nFORGED\\x1b[2J\\x00\\u2028b\\x9d"
+    assert safe("grüße 世界 😀") == "grüße 世界 😀"
+
+
+def test_threat_15_keys_are_cut_out() -> None:
+    key, _ = new_key()
+    assert safe(f"x {key} y") == "x [API key] y"
+    assert safe("authorization: Bearer abc.def-123456 y") == "authorization: [API key] y"
+
+
+@pytest.mark.parametrize("messages", [False, True])
+def test_threat_15_an_unexpected_error_shows_its_place_and_no_text(messages: bool) -> None:
+    text = "a prompt\nof somebody"
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        found = record(
+            "request %(request_id)s failed", {"request_id": "r\n1"}, error=(KeyError, error, error.__traceback__)
+        )
+    plain = PlainFormatter("api 0", messages=messages).format(found)
+    assert " ERROR api 0 sixfold.n: request r\\n1 failed\n" in plain and "test_logs.py" in plain
+    assert plain.splitlines()[-1].startswith("KeyError") and ("a prompt" in plain) == messages
+    line = JsonFormatter("api 0", messages=messages).format(found)
+    document = json.loads(line)
+    assert "\n" not in line and document["request_id"] == "r\n1" and document["message"] == "request r\n1 failed"
+    assert document["error"]["type"] == "KeyError" and "test_logs.py" in document["error"]["places"][0]
+    assert ("a prompt" in line) == ("message" in document["error"]) == messages
+
+
+def test_fields_that_a_message_does_not_show_follow_it() -> None:
+    fields = {"child": "worker 0", "cause": "signal 9", "n": 3, "all": ["stop", "length"], "text": 'a "b" c'}
+    line = PlainFormatter("supervisor").format(record("%(child)s ended", fields))
+    assert line.endswith('sixfold.n: worker 0 ended cause="signal 9" n=3 all=stop,length text="a \\"b\\" c"')
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d ERROR supervisor ", line)
+
+
+def test_a_json_line_is_one_object_whatever_it_is_told() -> None:
+    key, _ = new_key()
+    nasty = f"\x00\n\r\x7f\u2028\u202e\udc80 {key} Bearer abc.def-123456"
+    line = JsonFormatter("engine").format(record("%(text)s", {"text": nasty, "odd": object(), "none": None}))
+    document = json.loads(line)
+    assert line.isascii() and line.isprintable() and key not in line and "abc.def" not in line
+    assert document["text"] == "\x00\n\r\x7f\u2028\u202e\udc80 [API key] [API key]"
+    assert document["none"] is None and document["level"] == "error" and document["role"] == "engine"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", document["time"])
+
+
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_an_end_that_nobody_caught_is_a_line(form: str) -> None:
+    code = f"""
+import threading, logging
+from sixfold.logs import set_up_logging
+set_up_logging("engine", "warning", {form!r})
+thread = threading.Thread(target=lambda: 1 / 0, name="some thread")
+thread.start()
+thread.join()
+logging.getLogger("a.library").warning("%s is odd", "this")
+logging.getLogger("a.library").info("nobody wants to know")
+raise LookupError("the end")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and not done.stdout
+    lines = done.stderr.splitlines()
+    if form == "json":
+        documents = [json.loads(line) for line in lines]
+        assert [d["message"].partition(" ")[0] for d in documents] == ["some", "this", "the"]
+        assert documents[0]["error"]["type"] == "ZeroDivisionError"
+        assert documents[2]["error"]["message"] == "the end" and documents[2]["level"] == "critical"
+    else:
+        assert "ERROR engine sixfold.engine: some thread ends by an unexpected error" in lines[0]
+        assert lines[-1] == "LookupError: the end" and "Traceback" not in done.stderr
