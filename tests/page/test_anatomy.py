@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,20 @@ def test_what_the_page_holds_is_bounded_however_much_happens(server: Server, ope
     server.wait_idle()
     assert page.locator(".requests tbody tr").count() <= 40
     assert page.evaluate("document.querySelectorAll('*').length") < 1100
+
+
+@pytest.mark.model
+def test_the_steps_of_a_model_are_shown_process_by_process(model_path: Path, open_page: OpenPage) -> None:
+    with Server(str(model_path), "--num-kv-blocks", "256") as server:
+        page = open_page(f"{server.url}/#anatomy")
+        page.locator("#state", has_text="ready").wait_for()
+        with busy(server, stories(2, max_tokens=200)):
+            page.locator(".requests tbody tr:not(.ended)").first.wait_for()
+            page.locator(".panel", has_text="The latest steps").get_by_text("Point at a piece").wait_for()
+            assert colours(page, "canvas.steps") > 4
+            page.locator(".places td", has_text="worker.forward").wait_for()
+            page.get_by_role("button", name="Hold still").click()
+            page.get_by_role("button", name="Go on").wait_for()
 
 
 def test_health_shows_what_is_loaded(server: Server, open_page: OpenPage) -> None:
