@@ -89,7 +89,9 @@ class CacheConfig:
     num_kv_blocks: int = setting(0, "blocks of 16 tokens; 0: from kv_cache_memory", low=0, high=1 << 24)
     kv_cache_memory: str = setting("", "bytes for KV blocks, e.g. 2G; default: a quarter of the free memory at most")
     kv_cache_dtype: str = setting("bfloat16", "element type of the KV cache", choices=("bfloat16", "float32"))
-    enable_prefix_caching: bool = setting(True, "reuse KV blocks: of equal prompt beginnings, and after the engine's restart")
+    enable_prefix_caching: bool = setting(
+        True, "reuse KV blocks: of equal prompt beginnings, and after the engine's restart"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
