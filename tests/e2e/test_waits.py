@@ -27,7 +27,7 @@ UNCLAIMED = 0.02
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     script = tmp_path_factory.mktemp("waits") / "script.json"
     script.write_text(json.dumps({"step_ms": 2}))
-    arguments = ("scripted", "--script", str(script), "--num-kv-blocks", "24", "--max-num-seqs", "8")
+    arguments = ("scripted", "--script", str(script), "--num-kv-blocks", "20", "--max-num-seqs", "8")
     with Server(*arguments, "--max-num-batched-tokens", "64", "--max-model-len", "512") as server:
         yield server
 
@@ -46,7 +46,7 @@ def body(index: int) -> dict[str, Any]:
 
 def leave_early(server: Server, fields: dict[str, Any], n_events: int) -> None:
     """Read a few events, and go."""
-    for number, _ in enumerate(server.stream("/v1/completions", {**fields, "max_tokens": 200})):
+    for number, _ in enumerate(server.stream("/v1/completions", {**fields, "max_tokens": 150})):
         if number == n_events:
             return
 

@@ -40,7 +40,7 @@ BLOCKING = frozenset(
 """Names of functions and methods that may block."""
 
 ARGUMENTLESS = frozenset({"join", "result"})
-"""The same, of objects that wait; with positional arguments they are something else (`str.join`)."""
+"""The same, of objects that wait; with other arguments than a time they are something else (`str.join`)."""
 
 NO_WAIT = frozenset({"timeout", "timeout_at"})
 """`async with` one of these only bounds what is waited for inside."""
@@ -81,6 +81,13 @@ def _name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_time(node: ast.expr) -> bool:
+    """Whether an argument is a number of seconds, and not what `str.join` takes."""
+    return (isinstance(node, ast.Constant) and isinstance(node.value, int | float)) or _name(node).lower().endswith(
+        "_s"
+    )
 
 
 class _Finder(ast.NodeVisitor):
@@ -128,6 +135,7 @@ class _Finder(ast.NodeVisitor):
         name = _name(node)
         blocks = any(k.arg == "block" and getattr(k.value, "value", True) for k in node.keywords)
         is_pipe = isinstance(node.func, ast.Attribute) and ast.unparse(node.func) in ("os.read", "subprocess.run")
-        if name in BLOCKING or (name in ARGUMENTLESS and not node.args) or blocks or is_pipe:
+        is_patient = name in ARGUMENTLESS and (not node.args or _is_time(node.args[0]))
+        if name in BLOCKING or is_patient or blocks or is_pipe:
             self._note(node, ast.unparse(node))
         self.generic_visit(node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from sixfold.api.call import Call
@@ -71,7 +71,7 @@ class _File(NamedTuple):
 
 @functools.cache
 def _load(name: str) -> _File:
-    body = resources.files("sixfold.api").joinpath("page", name).read_bytes()
+    body = Path(__file__).with_name("page").joinpath(name).read_bytes()
     etag = b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode()
     return _File(body, _TYPES[name.rpartition(".")[2]], etag)
 

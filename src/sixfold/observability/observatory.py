@@ -4,10 +4,13 @@ among them."""
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
-from sixfold.observability.assembly import Snapshot
 from sixfold.observability.meter import Meter, SiteTotals
 from sixfold.observability.requests import RequestRing
+
+if TYPE_CHECKING:
+    from sixfold.observability.assembly import Snapshot
 
 __all__ = ["Observatory"]
 
@@ -33,6 +36,8 @@ class Observatory:
 
     def snapshot(self) -> Snapshot:
         """Takes tens of milliseconds: use a thread."""
+        from sixfold.observability.assembly import Snapshot  # nothing that a start needs
+
         return Snapshot(self.run_dir, self.n_api)
 
     def meters(self) -> dict[str, Meter]:

@@ -96,6 +96,14 @@ _API = (
         timed=False,
     ),
     _overlappable(
+        "api.peers",
+        "api/peers.py: listen, ask, _ask, _body",
+        "a question to the server's other API processes: whose a request is, what they have counted",
+        meanwhile="the event loop",
+        bound="1 s (peers.ANSWER_S)",
+        timed=False,
+    ),
+    _overlappable(
         "api.store",
         "api/responses/store.py: _call",
         "the thread that reads and writes stored responses, and the disk behind it",
@@ -126,6 +134,26 @@ _API = (
         test="contract/api/test_endpoints.py::test_draining_lets_work_finish",
         bound="--drain-timeout-s; then 2 s for last events",
         timed=False,
+    ),
+    _idle(
+        "api.live",
+        "api/debug/feed.py: next, wait_news",
+        "one who watches, for the next view of the engine",
+        bound="0.25 s (feed.HEARTBEAT_S)",
+    ),
+    _overlappable(
+        "api.peers",
+        "api/peers.py: listen, ask, _ask, _on_question, _body",
+        "a call that is about all API processes, for the others' answers",
+        meanwhile="the event loop",
+        bound="1 s (peers.ANSWER_S)",
+        timed=False,
+    ),
+    _idle(
+        "api.spans",
+        "observability/otlp.py: _run, close",
+        "the thread that sends spans, for spans; at the end, the server for the last of them",
+        bound="PERIOD_S; CLOSE_S",
     ),
     _idle("api.loop", "api/server.py: main_loop", "the server, for its end", bound="SIGTERM"),
 )
@@ -266,7 +294,7 @@ _WORKER = (
 _SUPERVISOR = (
     _idle(
         "supervisor.events",
-        "engine/supervisor.py: _watch",
+        "engine/supervisor.py: _watch, _goes_on",
         "the supervisor, for signals, deaths and readiness",
     ),
     _invariant(
@@ -289,7 +317,7 @@ _SUPERVISOR = (
     ),
     _invariant(
         "supervisor.drain",
-        "engine/supervisor.py: _drain",
+        "engine/supervisor.py: _drains_on, _is_drained",
         "the end of a server, for API processes that drain",
         protects="what is in flight at SIGTERM is answered",
         test="e2e/test_guarding.py::test_sigterm_drains",

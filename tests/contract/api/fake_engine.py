@@ -114,7 +114,7 @@ class FakeHandle:
         request, sampling = self.request, self.request.sampling
         first = {}
         if k == 0:
-            first["n_cached"] = self.engine.n_cached
+            first |= {"n_cached": self.engine.n_cached, "started_s": request.arrival_s}
             if choice == 0 and request.prompt_logprobs is not None:
                 ids = request.prompt_token_ids
                 first["prompt_logprobs"] = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]

@@ -6,11 +6,12 @@ from typing import Any
 
 from sixfold.observability.sites import SITES
 
-from .conftest import Target
+from .fake_engine import FakeEngine
 from .test_keys import Keys, keys  # noqa: F401 - a fixture
 
 
-def test_the_register_is_there_without_counts(target: Target) -> None:
+def test_the_register_is_there_without_counts(serve: Any) -> None:
+    target, _ = serve(FakeEngine())
     sites = target.get("/debug/waits").json["data"]
     assert {site["name"] for site in sites} == {site.name for site in SITES}
     fence = next(site for site in sites if site["name"] == "engine.fence")
@@ -18,7 +19,8 @@ def test_the_register_is_there_without_counts(target: Target) -> None:
     assert "count" not in fence
 
 
-def test_there_are_no_requests_to_show(target: Target) -> None:
+def test_there_are_no_requests_to_show(serve: Any) -> None:
+    target, _ = serve(FakeEngine())
     target.complete()
     assert target.get("/debug/requests").json == {"data": [], "object": "list"}
     answer = target.get("/debug/requests/nobody")

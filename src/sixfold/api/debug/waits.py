@@ -25,6 +25,8 @@ class WaitSite(msgspec.Struct, omit_defaults=True):
     test: str = ""
     meanwhile: str = ""
     lever: str = ""
+    part_of: str = ""
+    """Name of the site whose time this one is a part of."""
     bound: str = ""
     timed: bool = True
     """False: it is registered and not counted."""

@@ -28,15 +28,17 @@ export class Health {
   }
 
   async _ask() {
+    let refused = false;
     try {
       if (!document.hidden) this._write(await (await call("/debug/health")).json());
       this._note.hidden = true;
     } catch (error) {
+      refused = error.status === 401 || error.status === 403; // until there is another key
       say(this._note, `${error.message[0].toUpperCase()}${error.message.slice(1)}. What you see may be old.`);
       this._note.hidden = false;
     }
     clearTimeout(this._timer);
-    if (this._shown) this._timer = setTimeout(() => this._ask(), PERIOD_MS);
+    if (this._shown && !refused) this._timer = setTimeout(() => this._ask(), PERIOD_MS);
   }
 
   _write(health) {

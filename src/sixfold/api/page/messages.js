@@ -104,11 +104,19 @@ export class MessageView {
       this._node = document.createTextNode("");
       this._tail.append(this._node);
     }
-    if (tokens) for (const token of tokens) this._tail.append(this._token(token, this._count++));
-    else this._node.appendData(text);
+    if (tokens) {
+      for (const token of tokens) {
+        token.text = this._decoder.decode(new Uint8Array(token.bytes), { stream: true });
+        this._tail.append(this._token(token, this._count++));
+      }
+    } else {
+      this._node.appendData(text);
+    }
   }
 
   begin() {
+    // Tokens may be pieces of a character: their bytes are put together here.
+    this._decoder = new TextDecoder();
     this._count = 0;
     this._tail = null;
     this.body.replaceChildren(make("p", { class: "text live waiting" }, "…"));
@@ -152,7 +160,7 @@ export class MessageView {
   }
 
   _token(token, index) {
-    return make("span", { class: `token p${step(token.logprob)}`, "data-index": String(index) }, token.token);
+    return make("span", { class: `token p${step(token.logprob)}`, "data-index": String(index) }, token.text);
   }
 
   _point(element) {
