@@ -120,12 +120,6 @@ _API = (
         bound="1 s (store_file.BUSY_S)",
         timed=False,
     ),
-    _idle(
-        "api.spans",
-        "observability/otlp.py: _run, close",
-        "the thread that sends spans, for calls that end; at the stop, the process for that thread",
-        bound="0.5 s (otlp.PERIOD_S, CLOSE_S)",
-    ),
     _invariant(
         "api.drain",
         "api/server.py: _drain, shutdown",
