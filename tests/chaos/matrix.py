@@ -150,7 +150,7 @@ def _hit_late(site: Site, cell: Cell, seen: Observation) -> None:
     assert counts is not None
     pid = site.wait_pid(cell.role)
     callers = Callers(site.server.url, own, stream=cell.phase != "decode")
-    site.wait_count(Count.API_OPEN, len(own))
+    site.wait_count(Count.API_OPEN, sum(body.get("n", 1) for body in own))
     if cell.phase == "prefill":
         site.wait_count(Count.ENGINE_COMMITTED, 2)
     elif cell.phase == "decode":
