@@ -9,8 +9,8 @@ stream is timed while another caller asks, one request after the other, for
     properties  schemas with hundreds of properties, each another one
     limits      grammars near the limit of what the check lets pass; some are refused
 
-The worker compiles a grammar in the step that admits it. What its first grammar needs besides (tables of the vocabulary)
-it makes in its first idle second, which is waited for.
+The worker compiles a grammar in the step that admits it. What its first grammar needs besides (the
+vocabulary's tables) it makes in its first idle second, which is waited for.
 """
 
 from __future__ import annotations
