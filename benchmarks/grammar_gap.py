@@ -5,9 +5,12 @@
 The server has the model's vocabulary and no model: a step takes `--step-ms`, so that what a grammar adds shows. One
 stream is timed while another caller asks, one request after the other, for
 
-    refused     schemas that the API process's check refuses: they cost its threads, and reach no engine
-    accepted    schemas with hundreds of properties, each another one: the worker compiles them in the step that admits
-    limits      grammars near the limit of what the check lets pass
+    patterns    schemas with one expression of hundreds of parts
+    properties  schemas with hundreds of properties, each another one
+    limits      grammars near the limit of what the check lets pass; some are refused
+
+The worker compiles a grammar in the step that admits it. What its first grammar needs besides (the
+vocabulary's tables) it makes in its first idle second, which is waited for.
 """
 
 from __future__ import annotations
@@ -29,17 +32,18 @@ from urllib.parse import urlsplit
 from report import header, table
 from serving import COMPLETIONS, served
 
+IDLE_S = 3.0
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def refused(i: int) -> dict[str, Any]:
+def patterns(i: int) -> dict[str, Any]:
     choices = "|".join(a + b + ".{1,40}" for a in LETTERS for b in LETTERS)
     return {"json": {"type": "string", "pattern": f"({choices}){{1,{30 + i}}}"}}
 
 
-def accepted(i: int) -> dict[str, Any]:
-    properties = {f"p{i}_{k}": {"type": "string", "maxLength": 20 + k % 7} for k in range(200)}
-    return {"json": {"type": "object", "properties": properties, "additionalProperties": False}}
+def properties(i: int) -> dict[str, Any]:
+    named = {f"p{i}_{k}": {"type": "string", "maxLength": 20 + k % 7} for k in range(200)}
+    return {"json": {"type": "object", "properties": named, "additionalProperties": False}}
 
 
 def near_limits(i: int) -> dict[str, Any]:
@@ -83,7 +87,13 @@ def main() -> None:
                         break
                 except OSError:
                     time.sleep(0.05)
-            for name, kind in (("alone", None), ("refused", refused), ("accepted", accepted), ("limits", near_limits)):
+            time.sleep(IDLE_S)
+            for name, kind in (
+                ("alone", None),
+                ("patterns", patterns),
+                ("properties", properties),
+                ("limits", near_limits),
+            ):
                 over, statuses = threading.Event(), []
 
                 def others(kind: Any = kind, over: Any = over, statuses: Any = statuses) -> None:
