@@ -32,11 +32,12 @@ def main() -> int:
         ("engine_loop", []),
         ("startup", ["--model", args.model]),
         ("online", ["--model", args.model]),
+        ("measuring", ["--model", args.model]),
     ]
     if shutil.which("llama-bench", path=args.llama_bin or None):
         runs.append(("offline", ["--model", args.model, "--llama-bin", args.llama_bin]))
     failed = [name for name, arguments in runs if _run(name, arguments, folder)]
-    if len(runs) == 4:
+    if len(runs) == 5:
         print("-- offline was left out: no llama-bench in PATH; name its folder with --llama-bin")
     print(f"-- figures: {folder}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0

@@ -28,8 +28,8 @@ from serving import STARTED_S, Server, served, stream
 
 from sixfold.engine.progress import Count, Progress
 
-STEPS = 60
-"""In a window."""
+ROUNDS = 4
+"""Of four windows, with the same streams."""
 SETTLING_STEPS = 4
 ROLES = ("api", "engine", "worker")
 
@@ -39,12 +39,13 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=60, help="of a window")
     parser.add_argument("--json", default="", help="write the figures to this file")
     args = parser.parse_args()
     switch = Path(__file__).resolve().parent / "measuring_switch"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(switch), os.environ.get("PYTHONPATH"))))
     with served(args.model, "--max-num-seqs", str(args.streams)) as server:
-        pairs = asyncio.run(_measure(server, args.model, args.streams, args.pairs))
+        pairs = asyncio.run(_measure(server, args.model, args.streams, args.pairs, args.steps))
     print(header())
     rows = []
     for role in (*ROLES, "all"):
@@ -56,7 +57,7 @@ def main() -> int:
         share = f"{mean / whole:+.2%} ({(mean - half) / whole:+.2%} to {(mean + half) / whole:+.2%})"
         rows.append((role, 1e6 * whole, 1e6 * mean, f"{1e6 * (mean - half):.1f} to {1e6 * (mean + half):.1f}", share))
     print(table(("process", "CPU us/step without", "added us", "95 %", "added"), rows))
-    print(f"\n{len(pairs)} pairs of {STEPS} steps at {args.streams} streams")
+    print(f"\n{len(pairs)} pairs of {args.steps} steps at {args.streams} streams")
     if args.json:
         Path(args.json).write_text(json.dumps({"header": header(), "pairs": pairs}, indent=1))
     return 0
@@ -67,13 +68,13 @@ def _half_interval(values: list[float]) -> float:
     return 2.04 * statistics.stdev(values) / math.sqrt(len(values))
 
 
-async def _measure(server: Server, model: str, n_streams: int, n_pairs: int) -> list[dict[str, Any]]:
+async def _measure(server: Server, model: str, n_streams: int, n_pairs: int, n_steps: int) -> list[dict[str, Any]]:
     await _until_ready(server, model)
     pids = _pids(server)
     counts = Progress.open(_run_dir(pids)).counts
     pairs: list[dict[str, Any]] = []
     while len(pairs) < n_pairs:
-        n_tokens = 6 * (STEPS + SETTLING_STEPS) + 3 * n_streams
+        n_tokens = (4 * ROUNDS + 2) * (n_steps + SETTLING_STEPS) + 3 * n_streams
         async with asyncio.TaskGroup() as streams:
             for index in range(n_streams):
                 body = {
@@ -86,12 +87,12 @@ async def _measure(server: Server, model: str, n_streams: int, n_pairs: int) -> 
                 }
                 streams.create_task(stream(server.url, body))
             await _steps(counts, 2 * n_streams)  # until all of them decode
-            windows = []
-            for kind in ("on", "off", "off", "on"):
-                windows.append((kind, await _window(kind, server, pids, counts)))
-        for one, other in (windows[:2], windows[2:]):
-            pairs.append(dict([one, other]))
-    return pairs
+            for _ in range(ROUNDS):
+                windows = []
+                for kind in ("on", "off", "off", "on"):
+                    windows.append((kind, await _window(kind, n_steps, server, pids, counts)))
+                pairs += [dict(windows[:2]), dict(windows[2:])]
+    return pairs[:n_pairs]
 
 
 async def _until_ready(server: Server, model: str) -> None:
@@ -103,13 +104,13 @@ async def _until_ready(server: Server, model: str) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _window(kind: str, server: Server, pids: list[int], counts: memoryview) -> dict[str, float]:
+async def _window(kind: str, n_steps: int, server: Server, pids: list[int], counts: memoryview) -> dict[str, float]:
     """CPU seconds per step, by role."""
     for pid in pids:
         os.kill(pid, signal.SIGRTMIN + (kind == "on"))
     await _steps(counts, SETTLING_STEPS)
     before, begun = server.cpu_s(), counts[Count.ENGINE_COMMITTED]
-    await _steps(counts, STEPS)
+    await _steps(counts, n_steps)
     after, ended = server.cpu_s(), counts[Count.ENGINE_COMMITTED]
     return {role: (after[role] - before[role]) / (ended - begun) for role in ROLES}
 

@@ -9,6 +9,7 @@ better of both is the peak. Then twenty times as many, with a deadline each. Pri
     accepted, refused     calls under overload
     in_time               part of the accepted calls that were answered within their deadline
     refusal_ms            p50, p99 and the longest time from connecting to the end of a 429, as the probe sees it
+    per_second            steps, tokens and CPU seconds by role, at the peak and under overload, with the time to start
     memory_mib            resident memory by process: ready, after the peak, and at quarters of the overload
     growth                the largest sum of the overload's second half by that of its first, minus 1
 
@@ -28,20 +29,22 @@ import json
 import math
 import multiprocessing as mp
 import os
-import re
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from serving import Server, rollup, served, wait_ready
+from serving import Server, served, wait_ready
 
 OVERLOAD = 20
-PROBE_PERIOD_S = 0.05
-SAMPLE_S = 1.0
+PROBE_PERIOD_S = 0.2
+SAMPLE_S = 2.0
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 Address = tuple[str, int]
 
 
@@ -67,8 +70,7 @@ class Connection:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
         body = json.dumps(document).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._address[0]}\r\nContent-Type: application/json\r\n"
-        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(head(self._address, len(body)) + body)
         top = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in top[1:])}
         answer = await reader.readexactly(int(headers["content-length"]))
@@ -80,6 +82,12 @@ class Connection:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+def head(address: Address, size: int) -> bytes:
+    """Of a request with a body of so many bytes."""
+    lines = f"POST /v1/completions HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: application/json\r\n"
+    return lines.encode() + b"Content-Length: %d\r\n\r\n" % size
 
 
 def question(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -105,6 +113,8 @@ async def client(name: str, address: Address, options: argparse.Namespace, end_s
             tally.in_time += took_s <= options.deadline
             if time.monotonic() <= end_s:
                 tally.n_tokens += json.loads(body)["usage"]["completion_tokens"]
+        elif status == 504:
+            tally.accepted += 1
         elif status == 429:
             tally.refused += 1
             await asyncio.sleep(min(int(headers["retry-after-ms"]) / 1e3, max(0.0, end_s - time.monotonic())))
@@ -127,23 +137,22 @@ async def load(n_clients: int, address: Address, options: argparse.Namespace, se
 
 
 async def probe(address: Address, options: argparse.Namespace, seconds: float) -> list[float]:
-    """Seconds from connecting to the end of each 429."""
-    refusals_s: list[float] = []
-
-    async def ask(name: str) -> None:
-        began_s = time.monotonic()
-        connection = Connection(address)
-        status, _, _ = await connection.call(question(name, options))
-        if status == 429:
-            refusals_s.append(time.monotonic() - began_s)
-        connection.close()
-
+    """Seconds from connecting to the end of each 429. Plain sockets: what it costs, it takes from the server."""
+    refusals_s = []
     began_s = time.monotonic()
-    asked = []
     for n in range(int(seconds / PROBE_PERIOD_S)):
-        await asyncio.sleep(max(0.0, began_s + n * PROBE_PERIOD_S - time.monotonic()))
-        asked.append(asyncio.ensure_future(ask(f"probe {n}")))
-    await asyncio.gather(*asked)
+        time.sleep(max(0.0, began_s + n * PROBE_PERIOD_S - time.monotonic()))
+        body = json.dumps({**question(f"probe {n}", options), "stream": True}).encode()
+        asked_s = time.monotonic()
+        with socket.create_connection(address) as connection:
+            connection.sendall(head(address, len(body)) + body)
+            answer = b""
+            while b"\r\n\r\n" not in answer or not answer.endswith(b"}"):
+                answer += connection.recv(1 << 16)
+                if not answer.startswith(b"HTTP/1.1 429"):
+                    break  # it has a place, and leaves it
+            else:
+                refusals_s.append(time.monotonic() - asked_s)
     return refusals_s
 
 
@@ -168,17 +177,17 @@ def beside(work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
 
 
 def memory_mib(server: Server) -> dict[str, float]:
-    """Resident memory by process."""
+    """Resident memory by process, from counters that cost nothing to read."""
     found = {}
     for pid in [server.pid, *Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode().removeprefix("sixfold: ")
-        resident = re.search(r"Rss:\s+(\d+)", rollup(pid))
-        found[title] = round(int(resident.group(1)) / 1024, 1) if resident else 0.0
+        n_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        found[title] = round(n_pages * PAGE_BYTES / (1 << 20), 1)
     return found
 
 
 class MemoryWatch:
-    """Looks at the server's memory once a second, from now on."""
+    """Looks at the server's memory every SAMPLE_S, from now on."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -205,19 +214,37 @@ def percentile(values: list[float], part: float) -> float | None:
     return round(1e3 * sorted(values)[math.ceil(part * len(values)) - 1], 2) if values else None
 
 
+def counters(server: Server) -> dict[str, float]:
+    """What the server has done so far: steps, tokens, CPU seconds by role."""
+    with urllib.request.urlopen(server.url + "/metrics", timeout=10) as answer:
+        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    values = {name.partition("{")[0]: float(value) for name, value in lines}
+    found = {name: values[f"sixfold_{name}_total"] for name in ("steps", "generation_tokens", "prompt_tokens")}
+    return {**found, **server.cpu_s()}
+
+
+def rates(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
+    """Per second."""
+    return {name: round((after[name] - value) / seconds, 3) for name, value in before.items()}
+
+
 def measure(server: Server, address: Address, options: argparse.Namespace) -> dict[str, Any]:
     memory = {"ready": memory_mib(server)}
-    peaks = []
+    peaks: dict[float, dict[str, float]] = {}
     for factor in (1, 2):
         seconds = options.peak_seconds / 2
+        before = counters(server)
+        began_s = time.monotonic()
         peak = beside(load, factor * options.running, address, options, seconds)()
-        peaks.append(peak.n_tokens / seconds)
+        peaks[peak.n_tokens / seconds] = rates(before, counters(server), time.monotonic() - began_s)
     memory["peak"] = memory_mib(server)
     watch = MemoryWatch(server)
-    cpu = server.cpu_s()
+    before = counters(server)
+    began_s = time.monotonic()
     results = [beside(load, OVERLOAD * options.running, address, options, options.seconds)]
     results.append(beside(probe, address, options, options.seconds))
     over, refusals_s = (result() for result in results)
+    per_s = rates(before, counters(server), time.monotonic() - began_s)
     watch.stop()
     for part in (1, 2, 3, 4):
         memory[f"overload {25 * part} %"] = watch.samples[len(watch.samples) * part // 4 - 1]
@@ -235,7 +262,7 @@ def measure(server: Server, address: Address, options: argparse.Namespace) -> di
             "max": percentile(refusals_s, 1.0),
         },
         "other": over.other,
-        "cpu_s": {role: round(used - cpu[role], 2) for role, used in server.cpu_s().items()},
+        "per_second": {"peak": peaks[max(peaks)], "overloaded": per_s},
         "memory_mib": memory,
         "growth": watch.growth(),
     }

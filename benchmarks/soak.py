@@ -275,7 +275,8 @@ class Soak:
             status, headers, body = await self._answer(reader)
             self._check(path, status, right | BUSY | {499})
             if status == 429:
-                await asyncio.sleep(int(headers["retry-after-ms"]) / 1e3)
+                left_s = max(0.0, self._end_s - time.monotonic())
+                await asyncio.sleep(min(int(headers["retry-after-ms"]) / 1e3, left_s))
             return status, body
 
     def _check(self, path: str, status: int, right: set[int]) -> None:

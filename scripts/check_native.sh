@@ -8,6 +8,7 @@
 #   check_native.sh address     this machine, with the sanitizers for memory and undefined behaviour
 #   check_native.sh thread      this machine, with the sanitizer for races
 #
+# Exit status 3: the headers of PYTHON cannot be used for aarch64.
 # PYTHON is an interpreter with nanobind; cmake and ninja come from `make install`, or from the path.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,6 +25,12 @@ address) set -- "$@" -DSF_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-fsanitize=address,und
 thread) set -- "$@" -DSF_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-fsanitize=thread -g1" ;;
 aarch64)
     include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    # Debian's pyconfig.h includes that of the target, from libpython3-dev:arm64 or not at all.
+    header=$(sed -n 's/.*<\(aarch64-linux-gnu[^>]*\)>.*/\1/p' "$include/pyconfig.h" | head -n 1)
+    if [ -n "$header" ] && [ ! -e "$(dirname "$include")/$header" ]; then
+        echo "check_native: $include/pyconfig.h wants $header, which is not here; use a Python that is not Debian's" >&2
+        exit 3
+    fi
     set -- "$@" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DPython_INCLUDE_DIR="$include" \
         -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
     ;;

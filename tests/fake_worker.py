@@ -181,6 +181,7 @@ class FakeWorker:
             assert owners, "a block is copied from a live table"
             copies.append((source, owners))
             self.memory[destination] = list(self.memory[source])
+            self.distrusted.discard(destination)
         return copies
 
     def _check_hazards(self, plan: StepPlan) -> None:

@@ -1,9 +1,9 @@
 """A whole server under load on virtual time: API processes, engine, worker; all that happens follows from a seed.
 
 What may happen to a request happens here: it meets others in small pools, waits, is preempted, is aborted, finds a stop
-string, passes its deadline; messages are late and in pieces, a process reads slowly or is gone, the engine crashes,
-also in the midst of a turn, or leaves, and its successor adopts the worker's blocks and replays what was open. Checked
-after each turn of the engine, at each delivery, and at the end:
+string, passes its deadline, is a suspect; messages are late, repeated, foreign and in pieces; a process reads slowly or
+is gone; the engine crashes, also in the midst of a turn and by its own fault, or leaves, and its successor adopts the
+worker's blocks and replays what was open. Checked after each turn of the engine, at each delivery, and at the end:
 
     P2  the tokens and the text of each choice are those of the request alone (`tests.fake_worker` computes them, and
         checks in each row that the blocks which it reads hold the row's own prefix)

@@ -21,7 +21,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-__all__ = ["KEY_PREFIX", "READY", "JsonFormatter", "PlainFormatter", "message_with_fields", "safe", "set_up_logging"]
+__all__ = [
+    "KEY_PREFIX",
+    "READY",
+    "JsonFormatter",
+    "PlainFormatter",
+    "last_words",
+    "message_with_fields",
+    "safe",
+    "set_up_logging",
+]
 
 KEY_PREFIX = "sk-sixfold-"
 """By which an API key is known where it should not be: in a log, in a repository."""
@@ -33,6 +42,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 _KEY = re.compile(rf"{re.escape(KEY_PREFIX)}[A-Za-z0-9_-]+|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{{8,}}")
 _BARE = re.compile(r"[^\s\"'=]+")
 """A value that needs no quotes in a plain line."""
+
+_form = "plain"
+"""Value of `--log-format`, of this process."""
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -53,6 +65,7 @@ def set_up_logging(role: str, level: str, form: str = "plain", *, holds_text: bo
         form: value of `--log-format`.
         holds_text: whether prompts and answers pass here: then errors' messages are shown at level debug alone.
     """
+    global _form
     own = logging.getLevelNamesMapping()[level.upper()]
     messages = not holds_text or own <= logging.DEBUG
     handler = logging.StreamHandler()
@@ -60,6 +73,7 @@ def set_up_logging(role: str, level: str, form: str = "plain", *, holds_text: bo
     logging.basicConfig(level=max(own, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("sixfold").setLevel(own)
     READY.setLevel(logging.INFO)
+    _form = form
     logging.raiseExceptions = False  # a line that cannot be written is lost: nobody is left to be told
     logger = logging.getLogger("sixfold." + role.partition(" ")[0])
 
@@ -74,6 +88,16 @@ def set_up_logging(role: str, level: str, form: str = "plain", *, holds_text: bo
     sys.excepthook, threading.excepthook = on_error, on_thread_error
 
 
+def last_words(role: str, sentence: str) -> None:
+    """Of a process that has no memory left: written with as little of it as can be, past the handler."""
+    if _form != "json":
+        os.write(2, f"sixfold: {role}: {sentence}\n".encode())
+        return
+    where = f'"logger": "sixfold.{role.partition(" ")[0]}", "role": "{role}", "pid": {os.getpid()}'
+    line = f'{{"time": "{_stamp(time.time())}", "level": "critical", {where}, "message": "{sentence}"}}\n'
+    os.write(2, line.encode())
+
+
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
     return record.args if isinstance(record.args, Mapping) else {}
 
@@ -85,11 +109,11 @@ def message_with_fields(record: logging.LogRecord) -> str:
     return " ".join([record.getMessage(), *(f"{name}={_shown(value)}" for name, value in unshown.items())])
 
 
-def _time(record: logging.LogRecord) -> str:
+def _stamp(at_s: float) -> str:
     """Local time with its zone (RFC 3339), to the millisecond."""
-    zone = time.strftime("%z", time.localtime(record.created))
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}{zone[:3]}:{zone[3:5]}"
+    local = time.localtime(at_s)
+    zone = time.strftime("%z", local)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', local)}.{int(at_s * 1000) % 1000:03d}{zone[:3]}:{zone[3:5]}"
 
 
 def _places(info: ErrorInfo) -> list[str]:
@@ -110,7 +134,9 @@ class PlainFormatter(logging.Formatter):
         self._messages = messages
 
     def format(self, record: logging.LogRecord) -> str:
-        line = safe(f"{_time(record)} {record.levelname} {self._role} {record.name}: {message_with_fields(record)}")
+        line = safe(
+            f"{_stamp(record.created)} {record.levelname} {self._role} {record.name}: {message_with_fields(record)}"
+        )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
     def formatException(self, ei: ErrorInfo) -> str:
@@ -146,7 +172,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {
-            "time": _time(record),
+            "time": _stamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "role": self._role,

@@ -12,6 +12,7 @@ import argparse
 import collections
 import functools
 import json
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -25,11 +26,13 @@ from sixfold.engine.progress import Count
 __all__ = ["Observation", "main", "try_cell"]
 
 N_TOKENS = 60
-LOAD_MS = 800
+LOAD_MS = 3000
 STEP_MS = 8
 HANG_S = 1.5
+LOADING_HANG_S = 6.0
+"""A scripted worker that loads does nothing at all."""
 PROMPT = "a prompt that takes a while to read " * 12
-FLAGS = ("--hang-timeout-s", str(HANG_S), "--max-num-batched-tokens", "32", "--drain-timeout-s", "25")
+FLAGS = ("--max-num-batched-tokens", "32", "--drain-timeout-s", "25")
 STOPPED_FOR_S = 1.0
 """The supervisor, which nobody replaces."""
 STARVED_FOR_S = 1.0
@@ -82,8 +85,10 @@ def undisturbed() -> tuple[list[Answer], list[Answer]]:
 def try_cell(cell: Cell) -> Observation:
     """Start a server, bring it into the phase, hit, and see."""
     seen = Observation()
-    script = {"step_ms": STEP_MS, "load_ms": LOAD_MS if cell.phase == "loading" else 0}
-    with Site("scripted", *FLAGS, script=json.dumps(script)) as site:
+    is_loading = cell.phase == "loading"
+    script = {"step_ms": STEP_MS, "load_ms": LOAD_MS if is_loading else 0}
+    hang_s = LOADING_HANG_S if is_loading else HANG_S
+    with Site("scripted", *FLAGS, "--hang-timeout-s", str(hang_s), script=json.dumps(script)) as site:
         try:
             if cell.phase in ("starting", "loading"):
                 _hit_early(site, cell, seen)
@@ -93,11 +98,14 @@ def try_cell(cell: Cell) -> Observation:
                 seen.exit = site.wait_end()
             if seen.exit is None:
                 _check_serves(site, seen)
-        except (TimeoutError, AssertionError, RuntimeError) as fault:
+        except (TimeoutError, AssertionError, RuntimeError, subprocess.TimeoutExpired) as fault:
             seen.faults.append(f"{type(fault).__name__}: {fault}")
         if "Traceback" in site.server.output and cell.fault != "memory":
             seen.faults.append("a traceback")
-        site.server.stop()
+        try:
+            site.server.stop()
+        except subprocess.TimeoutExpired:
+            seen.faults.append("it does not end")
         if left := site.leftovers():
             seen.faults.append(f"left: {left}")
         if seen.faults:

@@ -20,7 +20,7 @@ def test_every_cell_has_an_outcome() -> None:
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell("worker", "STOP", "loading"),
+        Cell("api", "TERM", "loading"),
         Cell("api", "STOP", "streaming"),
         Cell("api", "TERM", "decode"),
         Cell("worker", "STOP", "draining"),

@@ -79,18 +79,46 @@ def test_a_crash_loop_ends_the_server_with_a_status(role: str, runtime_dir: Path
 
 
 def test_a_child_that_dies_at_the_start_ends_the_server(
-    runtime_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    runtime_dir: Path, tmp_path_factory: pytest.TempPathFactory, model_path: Path
 ) -> None:
-    """The worker cannot read its script; nothing is gained by starting it again."""
+    """The worker has no token for its script; nothing is gained by starting it again."""
     script = tmp_path_factory.mktemp("script") / "s.json"
     script.write_text('{"script": [99999]}')
+    arguments = ["--executor", "scripted", "--port", "0", "--script", str(script)]
+    result = subprocess.run(
+        [sys.executable, "-m", "sixfold", "serve", str(model_path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode == 4 and "unexpectedly" in result.stderr and "again" not in result.stderr
+    assert not list(runtime_dir.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "truncated"),
+        ('{"script": [99999]}', "script[0] has no token"),
+        ('{"tokens": [""]}', "not empty"),
+        ('{"other": 1}', "other"),
+        (None, "No such file"),
+    ],
+)
+def test_a_script_that_cannot_be_used_is_one_sentence_and_a_wrong_setting(
+    content: str | None, said: str, runtime_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = tmp_path_factory.mktemp("script") / "s.json"
+    if content is not None:
+        script.write_text(content)
     result = subprocess.run(
         [sys.executable, "-m", "sixfold", "serve", "scripted", "--port", "0", "--script", str(script)],
         capture_output=True,
         text=True,
         timeout=30,
     )
-    assert result.returncode == 4 and "unexpectedly" in result.stderr and "again" not in result.stderr
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1 and str(script) in result.stderr and said in result.stderr
     assert not list(runtime_dir.iterdir())
 
 

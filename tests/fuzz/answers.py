@@ -17,7 +17,11 @@ from sixfold.text.call_syntax import HEAD_CHARS_MAX
 Case = tuple[int, Thinking, bool, bool, str, tuple[int, ...]]
 """(format, thinking, one_call, sure, text, places where it is cut)"""
 
-REGRESSIONS: list[Case] = [(5, "maybe", False, True, "```json" * 5000, ())]
+REGRESSIONS: list[Case] = [
+    (5, "maybe", False, True, "```json" * 5000, ()),
+    # Empty pieces, behind many blanks that are held back.
+    (0, "open", False, False, "So it is." + " " * 30_000, (9, *(30_000,) * 30_000)),
+]
 FORMATS: tuple[CallFormat | None, ...] = (None, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, GENERIC)
 NAMES = ("f", "g", "get_weather")
 

@@ -14,6 +14,7 @@ import pytest
 from sixfold.executor.native.kernels import available_isas
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_HEADERS = 3
 NEEDED = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user"}
 
 
@@ -26,6 +27,8 @@ def good_builds(*arguments: str) -> list[str]:
         timeout=900,
         check=False,
     )
+    if done.returncode == NO_HEADERS:
+        pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     return re.findall(r"^(\w+): good$", done.stdout, re.MULTILINE)
 

@@ -209,3 +209,12 @@ def test_the_check_sees_what_is_wrong(name: str) -> None:
     document = copy.deepcopy(example())
     FAULTS[name](document)
     assert check_trace(document), name
+
+
+def test_a_restarted_engine_numbers_its_steps_anew() -> None:
+    route = (("engine.handover", 10), ("engine.commit", 20), ("engine.handover", 100), ("engine.commit", 110))
+    intervals = [Interval(start, start + 5, IDS[name], 1, 0) for name, start in route]
+    document = chrome_trace([ProcessTrack("engine", 1, intervals)], [], start_ns=0, end_ns=200)
+    assert check_trace(document) == []
+    arrows = [(event["ph"], event["ts"]) for event in events_of(document, "stf")]
+    assert arrows == [("s", 0.01), ("f", 0.02), ("s", 0.1), ("f", 0.11)]

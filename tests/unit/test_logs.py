@@ -94,3 +94,14 @@ raise LookupError("the end")
     else:
         assert "ERROR engine sixfold.engine: some thread ends by an unexpected error" in lines[0]
         assert lines[-1] == "LookupError: the end" and "Traceback" not in done.stderr
+
+
+def test_the_last_words_of_a_process_without_memory_have_the_log_s_form() -> None:
+    code = (
+        "from sixfold.logs import last_words, set_up_logging; set_up_logging('worker 0', 'warning', 'json'); "
+        "last_words('worker 0', 'no memory is left')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    document = json.loads(done.stderr)
+    assert {"time", "level", "logger", "role", "pid", "message"} == set(document)
+    assert (document["role"], document["logger"]) == ("worker 0", "sixfold.worker")

@@ -65,6 +65,19 @@ def refusal(status: int) -> bytes:
     ) + body
 
 
+class _AnyLength(int):
+    """The length that uvicorn expects of an answer to HTTP/1.0: whatever comes is right."""
+
+    def __lt__(self, _: int) -> bool:
+        return False
+
+    def __sub__(self, _: int) -> _AnyLength:
+        return self
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+
 class _Guarded(HttpToolsProtocol):
     """A connection. `_head_bytes` counts the head that is being read; it is None while none is."""
 
@@ -165,6 +178,9 @@ class _Guarded(HttpToolsProtocol):
         self._disarm()
         super().on_headers_complete()
         self.scope["sixfold.arrival"] = self.cycle  # type: ignore[typeddict-unknown-key]
+        if version == "1.0":  # knows no chunks: what has no length ends with the connection
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _AnyLength()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -249,7 +265,7 @@ class _Guarded(HttpToolsProtocol):
         if self.flow.write_paused:
             return False
         if not self.transport.is_closing():
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.cycle.chunked_encoding else data)
         return True
 
     def cut(self) -> None:

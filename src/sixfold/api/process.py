@@ -17,7 +17,7 @@ from sixfold.engine.life import EXIT_NO_MEMORY, become_child, report_ready
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.replay import Poisoned
 from sixfold.errors import EngineDead, SixfoldError
-from sixfold.logs import set_up_logging
+from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
@@ -122,7 +122,7 @@ def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
     """What a request's handler cannot get fails that request. When the loop itself gets no memory, nobody knows what
     is half done: this process ends, and its successor starts from nothing."""
     if isinstance(context.get("exception"), MemoryError):
-        os.write(2, b"sixfold: an API process has no memory left\n")
+        last_words("api", "no memory is left")
         os._exit(EXIT_NO_MEMORY)
     loop.default_exception_handler(context)
 

@@ -151,6 +151,8 @@ def _answer(
                 return status or EXIT_INTERRUPTED
         failed = f", {results.n_failed} of them failed (--retry-failed does those again)" if results.n_failed else ""
         click.echo(f"{output}: {n} requests are answered{failed}")
+        for reason in results.reasons:
+            click.echo(f"  {reason}", err=True)
         return EXIT_FAILED if results.n_failed else 0
 
 

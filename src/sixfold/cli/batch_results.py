@@ -28,6 +28,8 @@ from sixfold.errors import ConfigError, InvalidRequest, SixfoldError
 
 __all__ = ["Fault", "Response", "Results"]
 
+REASONS_MAX = 3
+REASON_CHARS = 200
 START = b'{"id":"batch_req_'
 """How each line begins: half a line that begins otherwise is not ours to take away."""
 
@@ -56,6 +58,16 @@ class _OutputLine(msgspec.Struct, frozen=True):
     custom_id: str
     response: Response | None
     error: Fault | None
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    """As much of an answer that is an error as is told."""
+
+    error: _Error
 
 
 class _WrittenResponse(msgspec.Struct, frozen=True):
@@ -92,6 +104,8 @@ class Results:
         self._lock = threading.Lock()
         self.n_ok = 0
         self.n_failed = 0
+        self.reasons: list[str] = []
+        """Of the first failures of this run, one line each."""
         self._file = self._open()
         try:
             self._read(again)
@@ -127,6 +141,8 @@ class Results:
                 data = data[self._file.write(data) or 0 :]
             self.n_ok += ok
             self.n_failed += not ok
+            if not ok and len(self.reasons) < REASONS_MAX:
+                self.reasons.append(f"{custom_id[:100]}: {_why(answer)}")
 
     def _open(self) -> io.FileIO:
         try:
@@ -212,6 +228,20 @@ class Results:
         self._file = copy
         self._file.seek(0, os.SEEK_END)
         self.n_failed = 0
+
+
+def _why(answer: Response | Fault) -> str:
+    """Why a request failed, in one line."""
+    if isinstance(answer, Fault):
+        text = answer.message
+    else:
+        try:
+            text = msgspec.json.decode(answer.body, type=_ErrorBody).error.message
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            text = "no reason given"
+        text = f"{answer.status_code}, {text}"
+    text = " ".join(text.split())
+    return text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _reason(error: OSError) -> str:

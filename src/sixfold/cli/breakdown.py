@@ -79,12 +79,12 @@ async def _load(
     host, port = address.hostname or "", address.port or 0
     for batch in batches:
         for count in (1, output_tokens):  # first of all the prompts: then they are in the prefix cache
-            window = _Window(host, port, batch)
+            window = _Window(host, port, batch) if count > 1 else None
             async with asyncio.TaskGroup() as streams:
                 for index in range(batch):
                     prompt = prompts.make("breakdown", index, prompt_tokens)
                     streams.create_task(_stream(host, port, prompt, count, window))
-            if count > 1:
+            if window is not None:
                 take(await window.result())
 
 
@@ -171,7 +171,7 @@ async def _look(host: str, port: int) -> _Counts:
     return counts
 
 
-async def _stream(host: str, port: int, prompt: list[int], n_tokens: int, window: _Window) -> None:
+async def _stream(host: str, port: int, prompt: list[int], n_tokens: int, window: _Window | None) -> None:
     body = json.dumps(
         {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     ).encode()
@@ -185,6 +185,8 @@ async def _stream(host: str, port: int, prompt: list[int], n_tokens: int, window
             if not line.startswith(b"data:"):
                 continue
             n_events += 1
+            if window is None:
+                continue
             if n_events == 1:
                 window.begun()
             if n_events == n_tokens * 3 // 4:

@@ -19,12 +19,16 @@ def prepare(config: Config) -> None:
     """Check the kernels, and fetch a model that is not here yet.
 
     Raises:
+        ConfigError: the scripted executor's file cannot be used.
         ConfigError: the kernels cannot be loaded, or not in the build that SIXFOLD_ISA asks for.
         ConfigError, ModelFileError: a synthetic model that is not here yet does not fit, or cannot be used.
         ModelNotFound: neither a name that is known, synthetic or on the hub nor a path.
         DownloadError: the model could not be fetched.
     """
     if config.executor.executor == "scripted":
+        from sixfold.engine.launch import check_script
+
+        check_script(config)
         return
     from sixfold import model_store
     from sixfold.engine.launch import check_kernels, model_path

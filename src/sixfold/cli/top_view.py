@@ -12,11 +12,12 @@ __all__ = ["Rates", "draw"]
 
 BAR_CELLS = 40
 REASONS = {
-    "place": "for a place",
+    "slots": "for a slot",
     "blocks": "for blocks",
     "step": "next step",
     "order": "in line",
-    "prompt": "for its prompt",
+    "budget": "for its turn",
+    "leader": "for its prompt",
 }
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
-from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError
+from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError, SixfoldError
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -352,6 +352,26 @@ def load_script(path: str) -> Script:
         raise ConfigError(f"--script {path}: {e.strerror or e}", param="--script") from e
     except msgspec.MsgspecError as e:
         raise ConfigError(f"--script {path}: {e}", param="--script") from e
+
+
+def check_script(config: Config) -> None:
+    """Look at the scripted executor's file before anything is started. With a model's vocabulary, whether its entries
+    have tokens is seen by the worker.
+
+    Raises:
+        ConfigError: it cannot be read, is not a script, or has an entry without a token.
+    """
+    path = config.executor.script
+    script = load_script(path)
+    if not path or config.model.model != SCRIPTED_MODEL:
+        return
+    from sixfold.text import byte_tokenizer
+    from sixfold.text.script import script_ids
+
+    try:
+        script_ids(script.script, byte_tokenizer(script.tokens))
+    except SixfoldError as e:
+        raise ConfigError(f"--script {path}: {e.message}", param="--script") from e
 
 
 def build_worker(config: Config, meter: Meter | None = None) -> Worker:

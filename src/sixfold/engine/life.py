@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import setproctitle
 
+from sixfold.logs import last_words
+
 __all__ = [
     "CHATS",
     "EXIT_NO_MEMORY",
@@ -58,7 +60,7 @@ def run_child(role: str, main: Callable[[list[str]], int]) -> int:
     try:
         return main(sys.argv[1:])
     except MemoryError:
-        os.write(2, f"sixfold: {role}: no memory is left\n".encode())
+        last_words(role, "no memory is left")
         return EXIT_NO_MEMORY
 
 

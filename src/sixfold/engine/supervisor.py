@@ -245,9 +245,9 @@ class _Supervisor:
         if self._is_announced and self._manager.period_s is not None:
             self._manager.alive()
         role = self._watchdog.hanging(self._awake.at(now_s))
-        if role is None:
+        child = self._children.get("worker 0" if role == "worker" else role or "")
+        if child is None:
             return
-        child = self._children[role if role in self._children else f"{role} 0"]
         if self._watchdog.is_stopped:
             how = "stopped by a signal"
         else:

@@ -6,7 +6,7 @@ which is what tests of caching, preemption and replay need.
 
 The scripted token is given to the real sampler as a logit far above the rest, so `logit_bias`, penalties,
 `min_tokens` and log-probabilities behave as with a model. The entry `FAULT` in a script makes that row's logits NaN;
-two others end processes (`text/script.py`).
+the others end processes (`text/script.py`).
 
 A token's hidden state depends on its id alone: the embeddings of texts are the closer, the more tokens they share.
 """
@@ -14,6 +14,7 @@ A token's hidden state depends on its id alone: the embeddings of texts are the 
 from __future__ import annotations
 
 import os
+import threading
 import time
 import zlib
 
@@ -28,7 +29,7 @@ from sixfold.messages import PROMPT_LOGPROBS, SAMPLE, SlotAdmit, TokenLogprobs, 
 from sixfold.observability.meter import Meter
 from sixfold.sampler import Sampler
 from sixfold.structured import MatcherFactory
-from sixfold.text.script import ENGINE_CRASH, FAULT, WORKER_CRASH
+from sixfold.text.script import ENGINE_CRASH, FAULT, WORKER_CRASH, WORKER_HANG
 
 __all__ = ["ScriptedBackend"]
 
@@ -120,6 +121,8 @@ class ScriptedBackend:
             token = self._next(slots, slot, int(positions[i]))
             if token == WORKER_CRASH:
                 raise RuntimeError("the script asked for a crash of the worker")
+            if token == WORKER_HANG:
+                threading.Event().wait()
             if token == FAULT:
                 logits[i] = np.nan
             elif token == ENGINE_CRASH:

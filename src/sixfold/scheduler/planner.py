@@ -141,13 +141,6 @@ class Planner:
         """Waiting choices that could get a slot now."""
         return min(len(self._queue), self._max_running - len(self._running), self._slots.n_free)
 
-    def lacks(self, sequence: Sequence) -> str:
-        """What a waiting choice waits for: `slots`, `blocks`, or its `turn`. Reuse of blocks is not looked for."""
-        if self._n_places() <= 0:
-            return "slots"
-        n_spare = self._kv.n_available - len(self._running)
-        return "blocks" if self._kv.blocks_for(sequence.n_known) > n_spare else "turn"
-
     # ---- rows -------------------------------------------------------------------------------------------------------
 
     def _serve_decode(self, draft: _Draft, sequences: list[Sequence], n_rows_max: int) -> list[Sequence]:

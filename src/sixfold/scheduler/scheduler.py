@@ -181,7 +181,7 @@ class Scheduler:
         )
 
     def _waiting_for(self) -> dict[str, int]:
-        """Why choices wait, as far as there are any: the head of the queue stands for all that it has to wait for."""
+        """Why choices wait, as far as any do: what the latest plan lacked keeps the queue's head, and all behind it."""
         n_queued = len(self._queue)
         n_held = self._n_open - len(self._running) - n_queued
         n_held -= sum(sequence.state is State.PREEMPTING for sequence in self._draining)
@@ -191,7 +191,7 @@ class Scheduler:
             if n_preempted:
                 reasons["preempted"] = n_preempted
             if n_queued > n_preempted:
-                reasons[self._planner.lacks(next(iter(self._queue)))] = n_queued - n_preempted
+                reasons[self._planner.waits_for.name.lower()] = n_queued - n_preempted
         return reasons
 
     def view(self, now_ns: int) -> EngineView:
@@ -204,20 +204,10 @@ class Scheduler:
             time_ns=now_ns,
             outstanding=len(self._outstanding),
             stats=self.stats(),
-            choices=choice_views(self._running, self._draining, self._queue, self._why_waiting()),
+            choices=choice_views(self._running, self._draining, self._queue, self._planner.waits_for),
             blocks_per_cell=per_cell,
             cells=cells,
         )
-
-    def _why_waiting(self) -> str:
-        """What keeps the head of the queue there; of its blocks, those that it would share are not seen."""
-        head = next(iter(self._queue), None)
-        if head is None:
-            return ""
-        if len(self._running) >= self._max_running or not self._slots.n_free:
-            return "place"
-        lacks = self._kv.blocks_for(head.n_known) + len(self._running) > self._kv.n_available
-        return "blocks" if lacks else "step"
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 

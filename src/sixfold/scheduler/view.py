@@ -1,12 +1,9 @@
 """What the scheduler holds, as a picture for people (`EngineView`). Reads and changes nothing.
 
-Why a choice waits, as the next plan would see it:
+Why a choice waits: of the next in line, what the latest plan lacked (`WAIT_REASONS`); of all others
 
-    place    as many choices run as may, or there is no slot
-    blocks   it is the next in line, and its tokens do not fit into the blocks that are left
-    step     it is the next in line, and nothing is in its way but the next step
     order    others are in front of it
-    prompt   another choice of its request computes the prompt that they share
+    leader   another choice of its request computes the prompt that they share
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sixfold.messages import ChoiceView
+from sixfold.observability.history import Reason
 from sixfold.scheduler.sequence import Sequence, State
 
 __all__ = ["MAX_RUNNING", "MAX_WAITING", "choice_views"]
@@ -24,17 +22,18 @@ MAX_RUNNING, MAX_WAITING = 256, 64
 
 
 def choice_views(
-    running: Iterable[Sequence], draining: Iterable[Sequence], queue: Iterable[Sequence], head_reason: str
+    running: Iterable[Sequence], draining: Iterable[Sequence], queue: Iterable[Sequence], head_reason: Reason
 ) -> list[ChoiceView]:
     """Those with a slot, then those that wait.
 
     Args:
         head_reason: why the first one in the queue waits.
     """
+    head = head_reason.name.lower()
     found = [_view(sequence, "") for sequence in islice(_chain(running, draining), MAX_RUNNING)]
     for place, sequence in enumerate(islice(queue, MAX_WAITING)):
-        found.append(_view(sequence, head_reason if place == 0 or head_reason == "place" else "order"))
-        found += [_view(s, "prompt") for s in sequence.request.sequences if s.state is State.HELD]
+        found.append(_view(sequence, head if place == 0 or head_reason is Reason.SLOTS else "order"))
+        found += [_view(s, "leader") for s in sequence.request.sequences if s.state is State.HELD]
     return found[: MAX_RUNNING + MAX_WAITING]
 
 

@@ -99,7 +99,7 @@ class PartsParser:
         return parts
 
     def _push_piece(self, text: str) -> None:
-        if self._waiting and text.isspace():
+        if self._waiting and not self._over and not text.strip():
             self._waiting.append(text)
             return
         self._buffer = "".join((*self._waiting, text)) if self._waiting else self._buffer + text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sixfold.errors import InvalidRequest
 from sixfold.text.tokenizer import Tokenizer
 
-__all__ = ["ENGINE_CRASH", "FAULT", "WORKER_CRASH", "script_ids"]
+__all__ = ["ENGINE_CRASH", "FAULT", "WORKER_CRASH", "WORKER_HANG", "script_ids"]
 
 FAULT = -1
 """In a script: the model produces no usable logits here."""
@@ -15,7 +15,9 @@ WORKER_CRASH = -2
 """In a script: the worker process fails here."""
 ENGINE_CRASH = -3
 """In a script: the worker answers here with what it must never answer, and the engine process fails over it."""
-_FAULTS = (FAULT, WORKER_CRASH, ENGINE_CRASH)
+WORKER_HANG = -4
+"""In a script: the worker process does nothing more from here on."""
+_FAULTS = (FAULT, WORKER_CRASH, ENGINE_CRASH, WORKER_HANG)
 
 
 def script_ids(script: Sequence[str | int], tokenizer: Tokenizer) -> tuple[int, ...]:

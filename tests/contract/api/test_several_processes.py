@@ -145,3 +145,16 @@ def test_a_keys_limit_is_one(start: Callable[..., list[Process]], tmp_path: Path
     processes[0].live.stop()
     [again] = start(0, api_key_file=str(keys.path))
     assert post(again).status == (200 if limit == "max_concurrent" else 429)
+
+
+def test_stored_responses_are_everybodys(start: Callable[..., list[Process]], tmp_path: Path) -> None:
+    processes = start(response_store=str(tmp_path / "responses.sqlite"))
+    first, last = processes[0].target, processes[-1].target
+    id = first.post("/v1/responses", {"input": "a", "max_output_tokens": 16}).json["id"]
+    for process in processes:
+        assert process.target.get(f"/v1/responses/{id}").status == 200
+    document = {"input": "b", "max_output_tokens": 16, "previous_response_id": id}
+    following = last.post("/v1/responses", document).json["id"]
+    assert last.request("DELETE", f"/v1/responses/{following}").status == 200
+    for process in processes:
+        assert process.target.get(f"/v1/responses/{following}").status == 404

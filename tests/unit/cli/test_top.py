@@ -27,7 +27,7 @@ def frame(time_ms: float, output: int, n: int = 3) -> dict[str, Any]:
     choices = [
         ChoiceFrame(f"{uid:x}", 0, "running", "", 100, 100 + output, output, 0, 9, uid, 0, 500) for uid in range(n)
     ]
-    waiting = ChoiceFrame("ff", 0, "waiting", "place", 4000, 0, 0, 0, 0, -1, 0, 500)
+    waiting = ChoiceFrame("ff", 0, "waiting", "slots", 4000, 0, 0, 0, 0, -1, 0, 500)
     requests = [RequestFrame(f"chatcmpl-{uid:032x}", "r", "/v1/x", "engine", [f"{uid:x}"], 1.0) for uid in range(n)]
     return msgspec.to_builtins(
         LiveFrame(
@@ -65,7 +65,7 @@ def test_eighty_columns_are_enough() -> None:
     assert "25 held, 25 cached" in text and "150 tokens/s" in text and "run 3  wait 1" in text
     (first,) = [line for line in lines if line.startswith("chatcmpl-0") and line.rstrip().endswith("9")][:1]
     assert first.split() == ["chatcmpl-0~0000000000", "writes", "100/100", "60", "50", "9"]
-    assert any("for a place" in line for line in lines) and any("prepare" in line for line in lines)
+    assert any("for a slot" in line for line in lines) and any("prepare" in line for line in lines)
 
 
 def test_what_does_not_fit_is_counted_and_a_lost_connection_is_said() -> None:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import sixfold.transport.sockets as sockets
 from sixfold.config import Config
-from sixfold.engine.engine_process import EngineServer
+from sixfold.engine.engine_process import ApiPeer, EngineServer
 from sixfold.engine.launch import RunFiles, build_core, build_worker, resolve, write_run_files
 from sixfold.engine.worker_process import serve_engine
 from sixfold.errors import EngineDead
@@ -27,6 +28,7 @@ from sixfold.messages import (
     Finish,
     GenerateRequest,
     Hello,
+    Rejected,
     Sampling,
     TokenDelta,
     Watch,
@@ -279,3 +281,24 @@ def test_an_end_before_the_first_step_was_committed_is_told(run: RunFiles) -> No
     api.send(request(2, n_prompt=4))
     assert api.hear() == Admitted(2) and finished(api, 1) == 3
     api.hang_up()
+
+
+def test_a_suspect_whose_caller_is_gone_when_its_trial_begins_harms_nobody(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process has died, and the engine does not know yet."""
+    tell = EngineServer._tell
+
+    def broken(self: EngineServer, peer: ApiPeer, verdict: Admitted | Rejected) -> None:
+        if verdict.uid == 1:
+            raise BrokenPipeError
+        tell(self, peer, verdict)
+
+    monkeypatch.setattr(EngineServer, "_tell", broken)
+    gone, other = Api(run), Api(run)
+    gone.send(msgspec.structs.replace(request(1, 4), suspect=True))
+    other.send(msgspec.structs.replace(request(2, 4), suspect=True))
+    assert other.hear() == Admitted(2) and finished(other, 1) == 3
+    assert "an API process is dropped" in capsys.readouterr().err
+    for api in (gone, other):
+        api.hang_up()

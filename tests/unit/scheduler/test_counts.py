@@ -9,7 +9,7 @@ def test_why_choices_wait() -> None:
     sim = Simulation(max_num_seqs=1)
     sim.add(range(3), 20)
     sim.add(range(100, 103), 5)
-    assert sim.scheduler.stats().waiting_for == {"turn": 2}
+    assert sim.scheduler.stats().waiting_for == {"step": 2}
     sim.step()
     assert sim.scheduler.stats().waiting_for == {"slots": 1}
     sim.run()

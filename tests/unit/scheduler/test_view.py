@@ -70,13 +70,14 @@ def test_why_somebody_waits() -> None:
     assert states(sim.scheduler.view(0))[0][1:] == ("waiting", "step")
     sim.step()
     waiting = [reason for _, state, reason in states(sim.scheduler.view(0)) if state == "waiting"]
-    assert waiting == ["place", "place"]
+    assert waiting == ["slots", "slots"]
     sim.run()
     sim = Simulation(num_blocks=8, block_size=4)
     sim.add(range(20), 8)
     sim.step()
     sim.add(range(50, 70), 4)
     sim.add(range(80, 90), 4)
+    sim.step()
     waiting = [reason for _, state, reason in states(sim.scheduler.view(0)) if state == "waiting"]
     assert waiting == ["blocks", "order"]
     sim.run()
@@ -87,7 +88,7 @@ def test_choices_that_share_a_prompt_wait_for_it() -> None:
     sim.add(range(10), 3, n=3)
     found = states(sim.scheduler.view(0))
     assert [state for _, state, _ in found] == ["waiting", "held", "held"]
-    assert [reason for _, _, reason in found][1:] == ["prompt", "prompt"]
+    assert [reason for _, _, reason in found][1:] == ["leader", "leader"]
     sim.run()
 
 

@@ -16,7 +16,7 @@ def test_texts_numbers_control_literals_and_faults() -> None:
     assert pieces == ["abc", " D", "x", "y", "\x03", FAULT, "<|im_end|>"]
 
 
-@pytest.mark.parametrize("entry", ["", -4, 10**6])
+@pytest.mark.parametrize("entry", ["", -5, 10**6])
 def test_entries_without_a_token_are_named(entry: str | int) -> None:
     with pytest.raises(InvalidRequest, match=r"script\[1\]"):
         script_ids(["a", entry], byte_tokenizer())

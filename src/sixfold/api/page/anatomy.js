@@ -123,11 +123,12 @@ export class Anatomy {
 }
 
 const WAITS = {
-  place: "For a place among those that run",
+  slots: "For a place among those that run",
   blocks: "For free blocks",
   step: "For the next step",
   order: "Behind others in the queue",
-  prompt: "For the prompt they share",
+  budget: "For room in a step",
+  leader: "For the prompt they share",
 };
 
 const STAGES = {

@@ -17,7 +17,7 @@ const STAGES = [
   ["ended", "ended"],
 ];
 
-const REASONS = { place: "waits for a place", blocks: "waits for blocks", step: "comes in the next step", order: "waits in line", prompt: "waits for its shared prompt" };
+const REASONS = { slots: "waits for a place", blocks: "waits for blocks", step: "comes in the next step", order: "waits in line", budget: "waits for room in a step", leader: "waits for its shared prompt" };
 
 /** What is known of one request over time. */
 class Track {
