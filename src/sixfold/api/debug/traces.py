@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -30,9 +31,9 @@ DEFAULT_SECONDS = 5
 class Trace(msgspec.Struct):
     """A document in Chrome's Trace Event Format: https://ui.perfetto.dev opens it."""
 
-    traceEvents: list[dict[str, object]]
+    traceEvents: list[dict[str, Any]]
     displayTimeUnit: str
-    otherData: dict[str, object]
+    otherData: dict[str, Any]
 
 
 async def trace(call: Call) -> None:
