@@ -106,6 +106,9 @@ def chat(server: Server, page: Any, scripted: bool) -> None:
     page.goto(f"{server.url}/#chat")
     if scripted:
         page.route("**/v1/chat/completions", lambda route: route.continue_(post_data=with_script(route.request)))
+    if page.get_by_label("Temperature").is_visible():
+        page.get_by_label("Temperature").fill("0")
+        page.get_by_label("Longest answer").fill("160")
     page.get_by_label("Message", exact=True).fill(QUESTION)
     page.keyboard.press("Enter")
     page.locator("#regenerate").wait_for(timeout=60_000)
