@@ -57,6 +57,7 @@ from sixfold.messages import (
     TokenDelta,
     WorkerFacts,
 )
+from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
@@ -128,6 +129,7 @@ class _Backend:
 
     def admit(self, admit: SlotAdmit) -> None: ...
     def copy_blocks(self, copies: Int32) -> None: ...
+    def count_times(self, meter: Meter) -> None: ...
     def close(self) -> None: ...
 
     def prepare(self) -> bool:

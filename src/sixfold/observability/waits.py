@@ -96,14 +96,6 @@ _API = (
         timed=False,
     ),
     _overlappable(
-        "api.peers",
-        "api/peers.py: listen, ask, _ask, _body",
-        "a question to the server's other API processes: whose a request is, what they have counted",
-        meanwhile="the event loop",
-        bound="1 s (peers.ANSWER_S)",
-        timed=False,
-    ),
-    _overlappable(
         "api.store",
         "api/responses/store.py: _call",
         "the thread that reads and writes stored responses, and the disk behind it",
