@@ -7,7 +7,9 @@ that leave, and a pool of blocks so small that choices lose their places.
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -156,3 +158,20 @@ def test_waits_are_counted(server: Server, requests: list[dict[str, Any]]) -> No
 
 def test_an_unknown_request_is_404(server: Server) -> None:
     assert server.request("GET", "/debug/requests/nobody")[0] == 404
+
+
+def test_the_death_of_the_engine_is_a_state(server: Server, requests: list[dict[str, Any]]) -> None:
+    """Last in this file: it makes the latest requests others."""
+    fields = {"prompt": "an engine that dies", "max_tokens": 150}
+    streams = [server.stream("/v1/completions", fields) for _ in range(4)]
+    for events in streams:
+        next(events)
+    [engine] = [pid for pid, command in server.children().items() if command == "sixfold: engine"]
+    os.kill(engine, signal.SIGKILL)
+    for events in streams:
+        list(events)
+    server.wait_idle()
+    found = get(server, "/debug/requests")["data"][: len(streams)]
+    for one in found:
+        assert one["is_done"] and one["states"]["restart"] > 0 and one["states"]["decode"] > 0
+        assert one["unclaimed_us"] <= UNCLAIMED * one["wall_us"], one
