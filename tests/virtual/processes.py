@@ -33,7 +33,7 @@ from tests.virtual.sockets import (
 from sixfold.api.context import ApiContext
 from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.open_requests import OpenRequests
-from sixfold.config import SchedulerConfig
+from sixfold.config import ApiConfig, SchedulerConfig
 from sixfold.engine.client import EngineClient
 from sixfold.engine.core import EngineCore
 from sixfold.engine.engine_process import ApiPeer, EngineServer
@@ -57,8 +57,10 @@ from sixfold.messages import (
     TokenDelta,
     WorkerFacts,
 )
+from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
+from sixfold.observability.requests import RequestRing
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
 from sixfold.transport.frames import PROTOCOL
@@ -549,6 +551,9 @@ class _Context(ApiContext):
     def __init__(self, client: Any) -> None:
         self.client = client
         self.metrics = ApiMetrics("virtual", lambda: client.stats)
+        self.config = ApiConfig()
+        self.delivery = Delivery()
+        self.call_ring = RequestRing.private()
         self.in_flight = self.scored = 0
         self.draining = False
         self.generations = set()

@@ -339,9 +339,11 @@ def test_paths_and_methods(target: Target) -> None:
 def test_O47_a_route_has_one_spelling(target: Target, method: str, path: str) -> None:
     """No key is asked for yet; nothing but what the table names is there, so that no alias can pass by a check."""
     known = {other for other, same, _ in ROUTES if same == path}
+    names_one = path.endswith("{id}")  # whatever comes behind an id belongs to it
     path = path.replace("{id:path}", target.model).replace("{id}", "resp_x")
     aliases = [f"{path}/", f"/{path}", f"/v1/..{path}", f"/v1/%2e%2e{path}", f"/.{path}", path.replace("/", "//")]
-    for alias in [*aliases, path.upper(), f"{path};x", f"/v1{path}", f"/api{path}"]:
+    aliases += [] if names_one else [f"{path};x"]
+    for alias in [*aliases, path.upper(), f"/v1{path}", f"/api{path}"]:
         answer = target.request(method, alias, b"{}" if method == "POST" else None)
         assert answer.status == 404 and answer.json["error"]["message"], alias
     for other in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} - known:

@@ -10,11 +10,7 @@ import pytest
 from sixfold.engine.run_directory import run_directory
 from sixfold.errors import ConfigError
 
-
-@pytest.fixture(autouse=True)
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("runtime_dir")
 
 
 def left_behind(parent: Path, name: str, *, lock: bool = True) -> Path:
@@ -26,21 +22,21 @@ def left_behind(parent: Path, name: str, *, lock: bool = True) -> Path:
     return path
 
 
-def test_private_and_gone_at_the_end(parent: Path) -> None:
+def test_private_and_gone_at_the_end(runtime_dir: Path) -> None:
     with run_directory() as path:
-        assert Path(path).parent == parent and Path(path).stat().st_mode & 0o777 == 0o700
-    assert not list(parent.iterdir())
+        assert Path(path).parent == runtime_dir and Path(path).stat().st_mode & 0o777 == 0o700
+    assert not list(runtime_dir.iterdir())
 
 
-def test_what_nobody_holds_is_swept(parent: Path) -> None:
-    dead, young = left_behind(parent, "sixfold-dead"), left_behind(parent, "sixfold-young")
+def test_what_nobody_holds_is_swept(runtime_dir: Path) -> None:
+    dead, young = left_behind(runtime_dir, "sixfold-dead"), left_behind(runtime_dir, "sixfold-young")
     os.utime(young)
-    others = left_behind(parent, "sixfold-others", lock=False)
+    others = left_behind(runtime_dir, "sixfold-others", lock=False)
     with run_directory():
         assert not dead.exists() and young.exists() and others.exists()
 
 
-def test_who_lives_keeps_his(parent: Path) -> None:
+def test_who_lives_keeps_his(runtime_dir: Path) -> None:
     with run_directory() as first:
         os.utime(first, (0, 0))
         with run_directory() as second:
