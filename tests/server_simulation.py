@@ -321,6 +321,9 @@ def _call(label: str) -> Call:
         caller=ANYBODY,
         use_tokens=lambda n_tokens: None,
         leave_places=lambda: None,
+        record=None,
+        fault=None,
+        enter=lambda state, at_ns=0: None,
     )
     return call
 

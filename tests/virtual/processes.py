@@ -48,6 +48,7 @@ from sixfold.kv_cache.journal import Sealed
 from sixfold.messages import (
     SAMPLE,
     BlockId,
+    EngineStats,
     GenerateRequest,
     Hello,
     OutputBatch,
@@ -303,8 +304,8 @@ class CheckedCore(EngineCore):
         return self._taken(super().expire())
 
     def fill(self) -> None:
-        before = self.scheduler.stats(), self.scheduler.plan()
-        assert before == (self.scheduler.stats(), self.scheduler.plan()), "planning changes nothing"
+        before = _counts(self.scheduler), self.scheduler.plan()
+        assert before == (_counts(self.scheduler), self.scheduler.plan()), "planning changes nothing"
         next_step_id = self.scheduler._next_step_id
         super().fill()
         for step in self.scheduler._outstanding:
@@ -543,6 +544,11 @@ class ApiProcess:
             executor=SimpleNamespace(executor="scripted"),
         )
         return EngineClient(ENGINE, config, self._text, config_digest=DIGEST)
+
+
+def _counts(scheduler: Scheduler) -> EngineStats:
+    """All that it counts: why choices wait is what its latest plan says."""
+    return msgspec.structs.replace(scheduler.stats(), waiting_for={})
 
 
 class _Context(ApiContext):

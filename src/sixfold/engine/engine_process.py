@@ -98,7 +98,7 @@ class EngineServer:
         self._open_choices: dict[int, set[int]] = {}
         self._quarantine: Quarantine[ApiPeer] = Quarantine()
         self._watchers = Watchers(core.view)
-        self._step_id = -1
+        self._step_id = 0
         self._stats_due_s = 0.0
         self._stats_final = False
         self._is_leaving = False
@@ -358,7 +358,7 @@ class EngineServer:
             peer.outputs.send(codecs.OUTPUT, codecs.encode(OutputBatch(self._run.epoch, self._step_id, deltas)))
         except OSError:
             self._drop(peer)
-        self._meter.add(ENGINE_FRAME, started_ns, now(), max(self._step_id, 0))
+        self._meter.add(ENGINE_FRAME, started_ns, now(), self._step_id)
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""

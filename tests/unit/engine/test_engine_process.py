@@ -284,7 +284,7 @@ def test_an_end_before_the_first_step_was_committed_is_told(run: RunFiles) -> No
 
 
 def test_a_suspect_whose_caller_is_gone_when_its_trial_begins_harms_nobody(
-    run: RunFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its process has died, and the engine does not know yet."""
     tell = EngineServer._tell
@@ -299,6 +299,6 @@ def test_a_suspect_whose_caller_is_gone_when_its_trial_begins_harms_nobody(
     gone.send(msgspec.structs.replace(request(1, 4), suspect=True))
     other.send(msgspec.structs.replace(request(2, 4), suspect=True))
     assert other.hear() == Admitted(2) and finished(other, 1) == 3
-    assert "an API process is dropped" in capsys.readouterr().err
+    assert "an API process is dropped" in caplog.text
     for api in (gone, other):
         api.hang_up()
