@@ -28,10 +28,10 @@ from tests.simulation import NO_FAULT, digest_of_three
 from tests.virtual.loop import VirtualLoop
 from tests.virtual.processes import ApiProcess, EngineProcess, KilledError, Network, WorkerProcess, hello_of_process
 
+from sixfold.api.access.keys import ANYBODY
 from sixfold.api.call import Call
-from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation, TextOptions
-from sixfold.api.keys import ANYBODY
+from sixfold.api.http.errors import ClientGone
 from sixfold.config import SchedulerConfig
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed

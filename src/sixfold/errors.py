@@ -1,4 +1,4 @@
-"""The one exception tree. `api/errors.py` holds the one table from these to HTTP.
+"""The one exception tree. `api/http/errors.py` holds the one table from these to HTTP.
 
     SixfoldError
     |- InvalidRequest            the caller's fault; names the field

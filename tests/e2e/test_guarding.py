@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.serving import Server
 from tests.unit.api.test_exposure import make_certificate
 
-from sixfold.api.keys import load_keys, new_key
+from sixfold.api.access.keys import load_keys, new_key
 
 
 def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:

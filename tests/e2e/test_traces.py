@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tests.e2e.serving import Server
 
-from sixfold.api.keys import new_key
+from sixfold.api.access.keys import new_key
 from sixfold.cli.main import cli
 from sixfold.observability.trace_check import check_trace
 

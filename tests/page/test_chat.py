@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.e2e.serving import Server
 
-from sixfold.api.keys import new_key
+from sixfold.api.access.keys import new_key
 
 OpenPage = Callable[..., Any]
 Scripted = Callable[[Any, list[Any]], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.keys import new_key
+from sixfold.api.access.keys import new_key
 from sixfold.logs import JsonFormatter, PlainFormatter, safe
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]

@@ -6,8 +6,8 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
-from sixfold.api.decoding import read_request
-from sixfold.api.schemas import AbortRequest
+from sixfold.api.http.decoding import read_request
+from sixfold.api.openai.schemas import AbortRequest
 from sixfold.errors import InvalidRequest, RequestNotFound
 from sixfold.messages import AbortNamed, Found
 

@@ -12,10 +12,10 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import PromptLogprobs, PromptScores, Shown
-from sixfold.api.schemas import GenerationRequest
+from sixfold.api.http.errors import ClientGone
+from sixfold.api.openai.logprobs import PromptLogprobs, PromptScores, Shown
+from sixfold.api.openai.schemas import GenerationRequest
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.sampling_params import SamplingParams
 

@@ -28,16 +28,16 @@ from sixfold.api.abort import abort
 from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_end
-from sixfold.api.chat import create_chat_completion
-from sixfold.api.completions import create_completion
 from sixfold.api.context import ApiContext
 from sixfold.api.debug import requests as debug_requests
 from sixfold.api.debug import traces as debug_traces
 from sixfold.api.debug import waits as debug_waits
 from sixfold.api.debug.live import health, live
-from sixfold.api.embeddings import create_embedding
 from sixfold.api.engine_face import EngineFace
-from sixfold.api.errors import ClientGone
+from sixfold.api.http.errors import ClientGone
+from sixfold.api.openai.chat import create_chat_completion
+from sixfold.api.openai.completions import create_completion
+from sixfold.api.openai.embeddings import create_embedding
 from sixfold.api.openapi import openapi
 from sixfold.api.responses.create import create_response
 from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response

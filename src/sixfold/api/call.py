@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from sixfold.api.access.keys import ANYBODY
 from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
-from sixfold.api.errors import ClientGone, clip, describe, render_error, shape_of
-from sixfold.api.keys import ANYBODY
+from sixfold.api.http.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
 from sixfold.observability.meter import now
 from sixfold.observability.requests import CallRecord, current

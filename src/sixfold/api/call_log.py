@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sixfold.api.errors import clip, describe
+from sixfold.api.http.errors import clip, describe
 
 if TYPE_CHECKING:
     from sixfold.api.call import Call

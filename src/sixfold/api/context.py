@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sixfold import __version__
+from sixfold.api.access.keys import KeyRing, load_keys
+from sixfold.api.access.returning import Returning
+from sixfold.api.access.tallies import Tallies
 from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.engine_face import EngineFace
-from sixfold.api.keys import KeyRing, load_keys
+from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.api.open_requests import OpenRequests
 from sixfold.api.peers import A, Peers, Question
-from sixfold.api.prompt_length import PromptLength
 from sixfold.api.responses.store import open_store
-from sixfold.api.returning import Returning
-from sixfold.api.tallies import Tallies
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.messages import AbortNamed, ApiCounts, Found

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from sixfold.api.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
-from sixfold.api.thinking import thinking_variables
+from sixfold.api.fields.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
+from sixfold.api.fields.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
 from sixfold.observability.meter import now
 from sixfold.observability.requests import stage

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sixfold.api.access.keys import Caller
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
 from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
-from sixfold.api.errors import ClientGone
-from sixfold.api.keys import Caller
+from sixfold.api.http.errors import ClientGone
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs

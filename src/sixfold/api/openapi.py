@@ -18,21 +18,19 @@ from sixfold.api.anthropic.answers import AnswerMessage
 from sixfold.api.anthropic.messages import TokenCount
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
-from sixfold.api.chat_answer import ChatCompletion
-from sixfold.api.chat_parts import PartedChoice
-from sixfold.api.completions import Completion
 from sixfold.api.debug.feed import MIN_PERIOD_MS
 from sixfold.api.debug.frames import LiveFrame
 from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS, Health
 from sixfold.api.debug.requests import RequestDetail, RequestList
 from sixfold.api.debug.traces import MAX_SECONDS, Trace
 from sixfold.api.debug.waits import WaitList
-from sixfold.api.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
 from sixfold.api.field_docs import field_docs, structs_of
-from sixfold.api.params import TIMEOUT_HEADER
-from sixfold.api.responses.document import ItemList, Response, ResponseDeleted
-from sixfold.api.responses.schemas import ResponsesRequest
-from sixfold.api.schemas import (
+from sixfold.api.fields.params import TIMEOUT_HEADER
+from sixfold.api.http.errors import ANTHROPIC, STATUS_OF_CODE, TABLE, AnthropicErrorEnvelope, ErrorEnvelope, shape_of
+from sixfold.api.openai.chat_answer import ChatCompletion
+from sixfold.api.openai.chat_parts import PartedChoice
+from sixfold.api.openai.completions import Completion
+from sixfold.api.openai.schemas import (
     AbortRequest,
     ApplyTemplateRequest,
     ChatRequest,
@@ -41,6 +39,8 @@ from sixfold.api.schemas import (
     EmbeddingRequest,
     TokenizeRequest,
 )
+from sixfold.api.responses.document import ItemList, Response, ResponseDeleted
+from sixfold.api.responses.schemas import ResponsesRequest
 from sixfold.api.tokenize import DetokenizeResponse, TokenizeResponse
 
 __all__ = ["OPERATIONS", "Operation", "document", "openapi", "statuses"]

@@ -11,7 +11,7 @@ import uvicorn
 
 from sixfold.api.app import App, build_app
 from sixfold.api.engine_face import EngineFace
-from sixfold.api.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
+from sixfold.api.http.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
 from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery

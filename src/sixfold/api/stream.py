@@ -19,8 +19,8 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_fault
-from sixfold.api.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.api.generation import Generation
+from sixfold.api.http.errors import ClientGone, ErrorBody, describe, envelope
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.errors import SixfoldError
 from sixfold.observability.meter import now

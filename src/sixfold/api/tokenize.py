@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.chat_prompt import PROMPT_OPTIONS, prompt_conversation
 from sixfold.api.conversation import prompt_ids, render_text, template_for
-from sixfold.api.decoding import by_size, read_request
-from sixfold.api.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
+from sixfold.api.http.decoding import by_size, read_request
+from sixfold.api.openai.chat_prompt import PROMPT_OPTIONS, prompt_conversation
+from sixfold.api.openai.schemas import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 

@@ -27,7 +27,7 @@ def new(name: str, admin: bool) -> None:
     \b
     sixfold key new alice 2>>keys.toml
     """
-    from sixfold.api.keys import is_name, new_key
+    from sixfold.api.access.keys import is_name, new_key
     from sixfold.errors import ConfigError
 
     if not is_name(name):

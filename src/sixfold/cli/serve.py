@@ -29,7 +29,7 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     """
     discard_missing_output()
     config = resolve({"model": model, **flags}, config_file).config
-    from sixfold.api.exposure import check_exposure
+    from sixfold.api.access.exposure import check_exposure
     from sixfold.logs import set_up_logging
 
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)

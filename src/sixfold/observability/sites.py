@@ -124,7 +124,7 @@ API_DETOKENIZE = _work("api.detokenize", "api/generation.py: _follow", "tokens a
 API_RENDER = _work("api.render", "api/stream.py: take", "text as events", "api.deliver")
 API_WRITE = _work("api.write", "api/stream.py: take", "writing events to connections", "api.deliver")
 API_ROUTE = _work("api.route", "api/generation.py: _follow", "finding callers, counting their tokens", "api.deliver")
-API_PARSE = _work("api.parse", "api/decoding.py: read_request", "decoding and checking a call's body")
+API_PARSE = _work("api.parse", "api/http/decoding.py: read_request", "decoding and checking a call's body")
 API_TEMPLATE = _work("api.template", "api/conversation.py: _prepare", "rendering a conversation")
 API_TOKENIZE = _work("api.tokenize", "api/conversation.py: _prepare", "turning a prompt into tokens")
 

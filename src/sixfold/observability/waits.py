@@ -33,7 +33,7 @@ def _idle(name: str, where: str, what: str, *, bound: str = "", timed: bool = Fa
 _API = (
     _overlappable(
         "api.head",
-        "api/guard.py: data_received",
+        "api/http/guard.py: data_received",
         "the rest of a request's head",
         meanwhile="all other connections",
         bound="10 s (GuardLimits.header_timeout_s)",

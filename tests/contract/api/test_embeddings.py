@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
-from sixfold.api.embeddings import MAX_INPUT_TOKENS, WAVE
-from sixfold.api.schemas import MAX_INPUTS
+from sixfold.api.openai.embeddings import MAX_INPUT_TOKENS, WAVE
+from sixfold.api.openai.schemas import MAX_INPUTS
 from sixfold.errors import Overloaded
 
 from .conftest import Answer, Target, eventually, post_bytes

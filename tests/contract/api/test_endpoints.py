@@ -15,7 +15,7 @@ from tests import chat_templates
 
 from sixfold import __version__
 from sixfold.api.app import ROUTES
-from sixfold.api.decoding import decode
+from sixfold.api.http.decoding import decode
 from sixfold.api.openapi import OPERATIONS, Operation, statuses
 from sixfold.observability.families import COUNTERS, GAUGES, HISTOGRAMS
 from sixfold.text import ChatTemplate

@@ -14,7 +14,7 @@ import pytest
 
 from sixfold.api import call, context, server
 from sixfold.api.app import ROUTES
-from sixfold.api.guard import GuardLimits
+from sixfold.api.http.guard import GuardLimits
 
 from .conftest import Answer, Target, eventually, post_bytes
 from .fake_engine import FakeEngine

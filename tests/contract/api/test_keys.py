@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from sixfold.api.access.keys import new_key
 from sixfold.api.app import OPEN_PATHS, ROUTES
-from sixfold.api.keys import new_key
 
 from .conftest import Answer, Target, eventually, post_bytes
 from .fake_engine import FakeEngine

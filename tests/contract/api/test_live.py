@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from sixfold.api.access.keys import new_key
 from sixfold.api.debug.feed import MAX_WATCHERS
 from sixfold.api.debug.frames import PAGE_CELLS
-from sixfold.api.keys import new_key
 from sixfold.messages import ChoiceView, EngineStats, EngineView
 
 from .conftest import LiveServer, Target, eventually

@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.serving import Server
 
 from sixfold.api import call_log
+from sixfold.api.access.keys import new_key
 from sixfold.api.call_log import PROBES
-from sixfold.api.keys import new_key
 from sixfold.logs import message_with_fields
 from sixfold.text import byte_tokenizer
 

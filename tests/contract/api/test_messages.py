@@ -10,7 +10,7 @@ import pytest
 
 from sixfold.api.anthropic.answers import content_of
 from sixfold.api.anthropic.wire import MessagesRequest, ToolUseBlock
-from sixfold.api.decoding import decode
+from sixfold.api.http.decoding import decode
 from sixfold.text import ChatTemplate
 from sixfold.text.answer_parts import CallArguments, CallBegin
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.keys import new_key
+from sixfold.api.access.keys import new_key
 from sixfold.api.web import FILES, PAGE_PATHS
 
 from .conftest import Target

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.schemas import INERT, UNSUPPORTED, ChatRequest
+from sixfold.api.openai.schemas import INERT, UNSUPPORTED, ChatRequest
 
 from .conftest import Answer, Target
 from .fake_engine import CONTEXT, FakeEngine

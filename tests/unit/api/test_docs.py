@@ -8,9 +8,12 @@ import msgspec
 import pytest
 
 from sixfold import sampling_params
-from sixfold.api import abort, call, context, decoding, embeddings, guard, params, schemas
-from sixfold.api.errors import STATUS_OF_CODE, TABLE
+from sixfold.api import abort, call, context
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
+from sixfold.api.fields import params
+from sixfold.api.http import decoding, guard
+from sixfold.api.http.errors import STATUS_OF_CODE, TABLE
+from sixfold.api.openai import embeddings, schemas
 from sixfold.api.openapi import OPERATIONS
 from sixfold.api.responses.schemas import GENERATION_FIELDS, ResponsesRequest
 from sixfold.config import ApiConfig

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sixfold import errors
-from sixfold.api.errors import TABLE, clip, describe, render_error
+from sixfold.api.http.errors import TABLE, clip, describe, render_error
 from sixfold.errors import InvalidRequest, Overloaded, SixfoldError
 
 

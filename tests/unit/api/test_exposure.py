@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.api.exposure import check_exposure, is_loopback
-from sixfold.api.keys import load_keys, new_key
+from sixfold.api.access.exposure import check_exposure, is_loopback
+from sixfold.api.access.keys import load_keys, new_key
 from sixfold.config import ApiConfig
 from sixfold.errors import ConfigError
 

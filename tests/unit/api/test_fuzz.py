@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.contract.api.fake_engine import FakeEngine
 
 from sixfold.api.app import App, build_app
-from sixfold.api.schemas import (
+from sixfold.api.openai.schemas import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,

@@ -6,7 +6,7 @@ import codecs
 import random
 from typing import Any
 
-from sixfold.api.logprobs import Shown, ShownEntries
+from sixfold.api.openai.logprobs import Shown, ShownEntries
 from sixfold.detokenizer import OutputProcessor
 from sixfold.messages import Finish, TokenDelta, TokenLogprobs
 from sixfold.text import byte_tokenizer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sixfold.api.completions import split_prompts
 from sixfold.api.context import SCORED_BUDGET
-from sixfold.api.decoding import decode
-from sixfold.api.params import Limits, sampling_params
-from sixfold.api.schemas import CompletionRequest
-from sixfold.api.type_fault import field_name
+from sixfold.api.fields.params import Limits, sampling_params
+from sixfold.api.http.decoding import decode
+from sixfold.api.http.type_fault import field_name
+from sixfold.api.openai.completions import split_prompts
+from sixfold.api.openai.schemas import CompletionRequest
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
 from sixfold.transport.frames import MAX_FRAME_BYTES

@@ -13,7 +13,7 @@ from tests.gguf_writer import gguf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from sixfold.api.prompt_length import PromptLength
+from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.errors import ContextLengthExceeded
 from sixfold.model_file import GGUFFile
 from sixfold.text import Tokenizer, byte_tokenizer, folder_tokenizer, gguf_tokenizer

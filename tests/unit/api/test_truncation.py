@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.schemas import CompletionRequest
-from sixfold.api.truncation import Truncation
+from sixfold.api.fields.truncation import Truncation
+from sixfold.api.openai.schemas import CompletionRequest
 from sixfold.errors import InvalidRequest
 from sixfold.text import Tokenizer
 from sixfold.text.byte_tokenizer import byte_tokenizer

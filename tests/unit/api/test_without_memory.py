@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from sixfold.api import process
-from sixfold.api.guard import GuardLimits, guarded_protocol
+from sixfold.api.http.guard import GuardLimits, guarded_protocol
 from sixfold.engine.life import EXIT_NO_MEMORY, run_child
 
 

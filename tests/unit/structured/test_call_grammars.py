@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sixfold.api.call_grammar import EnforcedTool, call_grammar, strict_grammar
+from sixfold.api.fields.call_grammar import EnforcedTool, call_grammar, strict_grammar
 from sixfold.structured import json_schema_grammar
 from sixfold.text.answer_parser import PartsParser, Thinking
 from sixfold.text.answer_parts import CallArguments, CallBegin, Content, Reasoning

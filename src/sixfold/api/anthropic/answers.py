@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.decoding import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
-from sixfold.api.errors import ANTHROPIC, ErrorBody
 from sixfold.api.generation import Generation
-from sixfold.api.json_fault import nests_too_much
+from sixfold.api.http.decoding import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from sixfold.api.http.errors import ANTHROPIC, ErrorBody
+from sixfold.api.http.json_fault import nests_too_much
 from sixfold.api.parting import PartedDelta, Parting
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta

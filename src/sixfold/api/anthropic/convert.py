@@ -20,13 +20,13 @@ from sixfold.api.anthropic.wire import (
 )
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Tool, ToolChoice
-from sixfold.api.params import Limits, check_max_tokens
-from sixfold.api.refusals import refuse_unsupported, unsupported
-from sixfold.api.schemas import GenerationRequest
-from sixfold.api.structured_fields import checked_grammar
-from sixfold.api.thinking import SOME
-from sixfold.api.tool_fields import check_tools, named_choice, new_tool
-from sixfold.api.type_fault import unsupported_type
+from sixfold.api.fields.params import Limits, check_max_tokens
+from sixfold.api.fields.structured_fields import checked_grammar
+from sixfold.api.fields.thinking import SOME
+from sixfold.api.fields.tool_fields import check_tools, named_choice, new_tool
+from sixfold.api.http.refusals import refuse_unsupported, unsupported
+from sixfold.api.http.type_fault import unsupported_type
+from sixfold.api.openai.schemas import GenerationRequest
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import SamplingParams
 

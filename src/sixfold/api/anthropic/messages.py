@@ -19,9 +19,9 @@ from sixfold.api.anthropic.convert import (
 from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
 from sixfold.api.conversation import prepare, prompt_ids, template_for
-from sixfold.api.decoding import by_size, read_request
+from sixfold.api.fields.params import deadline_s, execution_requests, sampling_params, text_options
 from sixfold.api.generation import Generation
-from sixfold.api.params import deadline_s, execution_requests, sampling_params, text_options
+from sixfold.api.http.decoding import by_size, read_request
 from sixfold.api.parting import Parting
 from sixfold.api.stream import stream
 

@@ -23,10 +23,10 @@ from sixfold.api.anthropic.wire import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from sixfold.api.chat_messages import MAX_CALLS
-from sixfold.api.errors import clip
-from sixfold.api.refusals import refuse_unsupported
-from sixfold.api.schemas import MAX_MESSAGES
+from sixfold.api.http.errors import clip
+from sixfold.api.http.refusals import refuse_unsupported
+from sixfold.api.openai.chat_messages import MAX_CALLS
+from sixfold.api.openai.schemas import MAX_MESSAGES
 from sixfold.errors import InvalidRequest
 
 __all__ = ["Turns", "template_messages"]

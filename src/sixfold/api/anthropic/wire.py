@@ -1,5 +1,5 @@
-"""Wire types of `POST /v1/messages` and `POST /v1/messages/count_tokens`. As in `api/schemas.py`, they validate, and
-`/openapi.json` is made from them; fields are understood, inert, or refused by name unless they ask for nothing.
+"""Wire types of `POST /v1/messages` and `POST /v1/messages/count_tokens`. As in `api/openai/schemas.py`, they validate,
+and `/openapi.json` is made from them; fields are understood, inert, or refused by name unless they ask for nothing.
 """
 
 from __future__ import annotations

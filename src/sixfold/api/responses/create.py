@@ -12,11 +12,11 @@ from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import ApiContext
 from sixfold.api.conversation import Conversation, Prepared, prepare, template_for
-from sixfold.api.decoding import by_size, read_request
-from sixfold.api.errors import ErrorBody
+from sixfold.api.fields.params import deadline_s, execution_requests, text_options
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import ChatEntry, ShownEntries
-from sixfold.api.params import deadline_s, execution_requests, text_options
+from sixfold.api.http.decoding import by_size, read_request
+from sixfold.api.http.errors import ErrorBody
+from sixfold.api.openai.logprobs import ChatEntry, ShownEntries
 from sixfold.api.parting import Parting
 from sixfold.api.responses.document import Failure, Response, Usage
 from sixfold.api.responses.events import OutputEvents

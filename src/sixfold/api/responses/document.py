@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.errors import ErrorBody
 from sixfold.api.generation import TotalUsage
+from sixfold.api.http.errors import ErrorBody
 from sixfold.api.responses.output import OutputItem
 
 __all__ = ["Failure", "ItemList", "Response", "ResponseDeleted", "Usage"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.logprobs import ChatEntry
+from sixfold.api.openai.logprobs import ChatEntry
 from sixfold.api.responses.document import Response
 from sixfold.api.responses.items import FunctionCall, Message, OutputText, ReasoningText
 from sixfold.api.responses.output import Output, OutputItem

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.chat_messages import arguments_object, match_results
-from sixfold.api.decoding import convert
-from sixfold.api.logprobs import ChatEntry
-from sixfold.api.refusals import not_served
+from sixfold.api.http.decoding import convert
+from sixfold.api.http.refusals import not_served
+from sixfold.api.openai.chat_messages import arguments_object, match_results
+from sixfold.api.openai.logprobs import ChatEntry
+from sixfold.api.openai.schemas import MAX_MESSAGES
 from sixfold.api.responses.schemas import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -22,7 +23,6 @@ from sixfold.api.responses.schemas import (
     MessageItem,
     ReasoningItem,
 )
-from sixfold.api.schemas import MAX_MESSAGES
 from sixfold.errors import InvalidRequest
 
 __all__ = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sixfold.api.logprobs import ChatEntry
+from sixfold.api.openai.logprobs import ChatEntry
 from sixfold.api.responses.items import (
     COMPLETED,
     IN_PROGRESS,

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sixfold.api.conversation import Tool, ToolChoice
-from sixfold.api.decoding import convert
-from sixfold.api.params import Limits, check_max_tokens, check_top_logprobs, sampling_params
-from sixfold.api.refusals import not_served, refuse_unsupported, unsupported
+from sixfold.api.fields.params import Limits, check_max_tokens, check_top_logprobs, sampling_params
+from sixfold.api.fields.structured_fields import checked_grammar
+from sixfold.api.fields.thinking import check_effort
+from sixfold.api.fields.tool_fields import check_tools, named_choice, new_tool, tool_choice
+from sixfold.api.http.decoding import convert
+from sixfold.api.http.refusals import not_served, refuse_unsupported, unsupported
+from sixfold.api.openai.schemas import GenerationRequest
 from sixfold.api.responses.items import Item, read_items
 from sixfold.api.responses.schemas import (
     GENERATION_FIELDS,
@@ -19,10 +23,6 @@ from sixfold.api.responses.schemas import (
     ResponsesRequest,
     TextFormat,
 )
-from sixfold.api.schemas import GenerationRequest
-from sixfold.api.structured_fields import checked_grammar
-from sixfold.api.thinking import check_effort
-from sixfold.api.tool_fields import check_tools, named_choice, new_tool, tool_choice
 from sixfold.errors import InvalidRequest
 from sixfold.sampling_params import SamplingParams
 from sixfold.structured import json_object_grammar

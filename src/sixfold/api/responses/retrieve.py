@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.errors import clip
+from sixfold.api.http.errors import clip
 from sixfold.api.responses.document import ItemList, ResponseDeleted
 from sixfold.api.responses.items import decode_items
 from sixfold.api.responses.store import ResponseStore, not_found

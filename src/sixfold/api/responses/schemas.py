@@ -1,4 +1,4 @@
-"""Wire types of `POST /v1/responses`. Like those of the other endpoints (`api/schemas.py`), they validate.
+"""Wire types of `POST /v1/responses`. Like those of the other endpoints (`api/openai/schemas.py`), they validate.
 
 `input`, `tools`, `tool_choice` and a message's content hold things of many types, of which a few are served. They are
 taken as plain JSON first, so that what is not served is refused by its type, and not by a field that it has; then each
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from sixfold.api.field_docs import says
-from sixfold.api.schemas import ReasoningEffort
+from sixfold.api.openai.schemas import ReasoningEffort
 
 __all__ = [
     "GENERATION_FIELDS",

@@ -7,10 +7,10 @@ import re
 
 import msgspec
 
-from sixfold.api.errors import clip
-from sixfold.api.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
-from sixfold.api.structured_fields import JsonSchemaFormat, ResponseFormat, StructuredOutputsField
-from sixfold.api.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
+from sixfold.api.fields.structured_fields import JsonSchemaFormat, ResponseFormat, StructuredOutputsField
+from sixfold.api.fields.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
+from sixfold.api.http.errors import clip
+from sixfold.api.openai.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
 from sixfold.errors import InvalidRequest
 
 __all__ = ["field_name", "refusal", "unknown_field", "unsupported_type"]

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from sixfold.api.chat_answer import AllLogprobs, ChatAnswer, ChatStream
 from sixfold.api.generation import Generation
-from sixfold.api.logprobs import ChatLogprobs
+from sixfold.api.openai.chat_answer import AllLogprobs, ChatAnswer, ChatStream
+from sixfold.api.openai.logprobs import ChatLogprobs
 from sixfold.api.parting import PartedDelta, Parting
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta

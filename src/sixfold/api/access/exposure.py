@@ -12,7 +12,7 @@ import os
 import ssl
 import stat
 
-from sixfold.api.keys import load_keys
+from sixfold.api.access.keys import load_keys
 from sixfold.config import ApiConfig
 from sixfold.errors import ConfigError
 

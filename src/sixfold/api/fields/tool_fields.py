@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import msgspec
 
 from sixfold.api.conversation import Tool, ToolChoice
-from sixfold.api.errors import clip
-from sixfold.api.refusals import not_served, unsupported
-from sixfold.api.tool_schemas import NamedTool, ToolDefinition
+from sixfold.api.fields.tool_schemas import NamedTool, ToolDefinition
+from sixfold.api.http.errors import clip
+from sixfold.api.http.refusals import not_served, unsupported
 from sixfold.errors import InvalidRequest
 
 __all__ = ["MAX_TOOLS", "MAX_TOOLS_BYTES", "check_tools", "named_choice", "new_tool", "tool_choice", "tools_of"]

@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from sixfold.api.field_docs import says
-from sixfold.api.structured_fields import ResponseFormat, StructuredOutputsField
-from sixfold.api.tool_schemas import CallInHistory, NamedTool, ToolDefinition
+from sixfold.api.fields.structured_fields import ResponseFormat, StructuredOutputsField
+from sixfold.api.fields.tool_schemas import CallInHistory, NamedTool, ToolDefinition
 
 __all__ = [
     "INERT",

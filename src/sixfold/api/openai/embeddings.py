@@ -17,14 +17,14 @@ from typing import Literal, cast
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.completions import split_prompts
 from sixfold.api.context import ApiContext
-from sixfold.api.decoding import read_request
-from sixfold.api.errors import ClientGone
+from sixfold.api.fields.params import check_service, deadline_s
+from sixfold.api.fields.truncation import Truncation
 from sixfold.api.generation import Generation, PromptDetails, TextOptions, TotalUsage
-from sixfold.api.params import check_service, deadline_s
-from sixfold.api.schemas import MAX_INPUTS, EmbeddingRequest
-from sixfold.api.truncation import Truncation
+from sixfold.api.http.decoding import read_request
+from sixfold.api.http.errors import ClientGone
+from sixfold.api.openai.completions import split_prompts
+from sixfold.api.openai.schemas import MAX_INPUTS, EmbeddingRequest
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest

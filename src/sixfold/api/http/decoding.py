@@ -12,10 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.api.errors import clip
-from sixfold.api.json_fault import find_fault, nests_too_much
-from sixfold.api.refusals import unsupported_part
-from sixfold.api.type_fault import field_name, refusal, unknown_field, unsupported_type
+from sixfold.api.http.errors import clip
+from sixfold.api.http.json_fault import find_fault, nests_too_much
+from sixfold.api.http.refusals import unsupported_part
+from sixfold.api.http.type_fault import field_name, refusal, unknown_field, unsupported_type
 from sixfold.errors import InvalidRequest
 from sixfold.observability.meter import now
 from sixfold.observability.sites import API_PARSE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sixfold.api.errors import clip
+from sixfold.api.http.errors import clip
 from sixfold.errors import InvalidRequest
 from sixfold.text.template_traits import THINKING_SCALE, THINKING_SWITCH, TemplateTraits
 

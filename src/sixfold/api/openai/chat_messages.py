@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.refusals import not_served, unsupported, unsupported_part
-from sixfold.api.schemas import MAX_MESSAGES, ChatMessage
+from sixfold.api.http.refusals import not_served, unsupported, unsupported_part
+from sixfold.api.openai.schemas import MAX_MESSAGES, ChatMessage
 from sixfold.errors import InvalidRequest
 from sixfold.text import ROLES
 

@@ -10,7 +10,7 @@ import msgspec
 
 from sixfold.api.answer import AnswerFacts
 from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import ChatLogprobs, PromptLogprobs, ShownEntries
+from sixfold.api.openai.logprobs import ChatLogprobs, PromptLogprobs, ShownEntries
 from sixfold.api.stream import Renderer
 from sixfold.detokenizer import ChoiceDelta
 

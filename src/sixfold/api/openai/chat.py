@@ -6,13 +6,8 @@ from dataclasses import replace
 
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
-from sixfold.api.chat_answer import ChatAnswer, PlainChoices, PlainStream
-from sixfold.api.chat_parts import PartedChoices, PartedStream
-from sixfold.api.chat_prompt import prompt_conversation
 from sixfold.api.conversation import Conversation, prepare, template_for
-from sixfold.api.decoding import by_size, read_request
-from sixfold.api.generation import Generation
-from sixfold.api.params import (
+from sixfold.api.fields.params import (
     Limits,
     check_max_tokens,
     check_top_logprobs,
@@ -23,12 +18,17 @@ from sixfold.api.params import (
     wants_running_usage,
     wants_usage,
 )
+from sixfold.api.fields.structured_fields import request_grammar
+from sixfold.api.fields.tool_fields import tool_choice
+from sixfold.api.fields.truncation import Truncation
+from sixfold.api.generation import Generation
+from sixfold.api.http.decoding import by_size, read_request
+from sixfold.api.openai.chat_answer import ChatAnswer, PlainChoices, PlainStream
+from sixfold.api.openai.chat_parts import PartedChoices, PartedStream
+from sixfold.api.openai.chat_prompt import prompt_conversation
+from sixfold.api.openai.schemas import ChatRequest
 from sixfold.api.parting import Parting
-from sixfold.api.schemas import ChatRequest
 from sixfold.api.stream import stream
-from sixfold.api.structured_fields import request_grammar
-from sixfold.api.tool_fields import tool_choice
-from sixfold.api.truncation import Truncation
 from sixfold.errors import InvalidRequest
 
 __all__ = ["create_chat_completion"]

@@ -23,7 +23,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sixfold.api.errors import ErrorBody, envelope
+from sixfold.api.http.errors import ErrorBody, envelope
 
 __all__ = ["KEEP_ALIVE_S", "MAX_HEADER_BYTES", "MAX_HEADER_FIELDS", "WRITE_STALL_S", "GuardLimits", "guarded_protocol"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sixfold.api.errors import clip
+from sixfold.api.http.errors import clip
 from sixfold.errors import InvalidRequest
 
 __all__ = ["not_served", "refuse_unless", "refuse_unsupported", "unsupported", "unsupported_part"]

@@ -12,8 +12,8 @@ from typing import Any
 from sixfold.api.call import Call
 from sixfold.api.context import MAX_SCORED, ApiContext
 from sixfold.api.generation import TextOptions
-from sixfold.api.refusals import refuse_unsupported
-from sixfold.api.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, EmbeddingRequest, GenerationRequest
+from sixfold.api.http.refusals import refuse_unsupported
+from sixfold.api.openai.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, EmbeddingRequest, GenerationRequest
 from sixfold.engine.request import execution_request
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest

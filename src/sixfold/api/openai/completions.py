@@ -11,10 +11,7 @@ import msgspec
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
 from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
-from sixfold.api.decoding import read_request
-from sixfold.api.generation import Generation, TotalUsage
-from sixfold.api.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
-from sixfold.api.params import (
+from sixfold.api.fields.params import (
     Limits,
     deadline_s,
     execution_requests,
@@ -23,10 +20,13 @@ from sixfold.api.params import (
     wants_running_usage,
     wants_usage,
 )
-from sixfold.api.schemas import MAX_PROMPTS, CompletionRequest
+from sixfold.api.fields.structured_fields import request_grammar
+from sixfold.api.fields.truncation import Truncation
+from sixfold.api.generation import Generation, TotalUsage
+from sixfold.api.http.decoding import read_request
+from sixfold.api.openai.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
+from sixfold.api.openai.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
-from sixfold.api.structured_fields import request_grammar
-from sixfold.api.truncation import Truncation
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest

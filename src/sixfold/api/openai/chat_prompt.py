@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sixfold.api.chat_messages import template_messages
 from sixfold.api.conversation import Conversation
-from sixfold.api.schemas import ChatMessage
-from sixfold.api.template_kwargs import check_template_kwargs
-from sixfold.api.thinking import check_effort
-from sixfold.api.tool_fields import tools_of
-from sixfold.api.tool_schemas import ToolDefinition
+from sixfold.api.fields.template_kwargs import check_template_kwargs
+from sixfold.api.fields.thinking import check_effort
+from sixfold.api.fields.tool_fields import tools_of
+from sixfold.api.fields.tool_schemas import ToolDefinition
+from sixfold.api.openai.chat_messages import template_messages
+from sixfold.api.openai.schemas import ChatMessage
 from sixfold.errors import InvalidRequest
 
 __all__ = ["PROMPT_OPTIONS", "prompt_conversation"]
