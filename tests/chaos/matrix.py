@@ -26,11 +26,11 @@ from sixfold.engine.progress import Count
 __all__ = ["Observation", "main", "try_cell"]
 
 N_TOKENS = 60
-LOAD_MS = 3000
 STEP_MS = 8
 HANG_S = 1.5
-LOADING_HANG_S = 6.0
-"""A scripted worker that loads does nothing at all."""
+LOADING_HANG_S = 30.0
+"""A worker that is held while it loads does nothing, for as long as the others need to come so far. Processes that are
+stopped have five seconds whatever this is."""
 PROMPT = "a prompt that takes a while to read " * 12
 FLAGS = ("--max-num-batched-tokens", "32", "--drain-timeout-s", "25")
 STOPPED_FOR_S = 1.0
@@ -85,10 +85,10 @@ def undisturbed() -> tuple[list[Answer], list[Answer]]:
 def try_cell(cell: Cell) -> Observation:
     """Start a server, bring it into the phase, hit, and see."""
     seen = Observation()
+    script = json.dumps({"step_ms": STEP_MS})
     is_loading = cell.phase == "loading"
-    script = {"step_ms": STEP_MS, "load_ms": LOAD_MS if is_loading else 0}
-    hang_s = LOADING_HANG_S if is_loading else HANG_S
-    with Site("scripted", *FLAGS, "--hang-timeout-s", str(hang_s), script=json.dumps(script)) as site:
+    flags = (*FLAGS, "--hang-timeout-s", str(LOADING_HANG_S if is_loading else HANG_S))
+    with Site("scripted", *flags, script=script, holds=is_loading) as site:
         try:
             if cell.phase in ("starting", "loading"):
                 _hit_early(site, cell, seen)
@@ -114,17 +114,20 @@ def try_cell(cell: Cell) -> Observation:
 
 
 def _hit_early(site: Site, cell: Cell, seen: Observation) -> None:
-    """Before the server is ready."""
-    if cell.phase == "starting":
-        pid = site.wait_pid(cell.role if cell.role != "supervisor" else "worker")
-        pid = site.wait_pid(cell.role) if cell.role == "supervisor" else pid
-    else:
+    """Before the server is ready. The worker loads until it is hit, however long the others need to come so far."""
+    if cell.phase == "loading":
         wait_for("the engine at the worker's door", lambda: _loads(site))
+        pid = site.wait_pid(cell.role)
+    elif cell.role == "supervisor":
+        site.wait_pid("worker")
+        pid = site.wait_pid(cell.role)
+    else:
         pid = site.wait_pid(cell.role)
     site.hit(cell.role, cell.fault, pid)
     if cell.role == "supervisor" and cell.fault == "STOP":
         time.sleep(STOPPED_FOR_S)
         site.mend(cell.fault, pid)
+    site.let_load()
     wait_for(
         "the server's start or end", lambda: site.server.wait_announced(0.01) or site.server.process.poll() is not None
     )
