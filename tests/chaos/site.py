@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,16 @@ class Site:
             elif fault == "STOP":
                 os.kill(pid, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def frozen(self, pid: int) -> Iterator[None]:
+        """A process that does nothing meanwhile."""
+        os.kill(pid, signal.SIGSTOP)
+        wait_for("a process that stands", lambda: _state(pid) == "T")
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     # -- afterwards -----------------------------------------------------------------------------------------------
 
     def wait_end(self, timeout_s: float = 30.0) -> int | None:
@@ -215,6 +225,11 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:
         return ""
+
+
+def _state(pid: int) -> str:
+    """As of proc(5): `R`, `S`, `T` ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _living(parent: int) -> dict[int, str]:
