@@ -340,6 +340,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     script: list[str | int] = []
     step_ms: float = 0.0
     load_ms: float = 0.0
+    load_while: str = ""
+    """A file: loading goes on as long as it is there."""
 
 
 def load_script(path: str) -> Script:
@@ -477,6 +479,8 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
 
     script = load_script(config.executor.script)
     time.sleep(script.load_ms / 1e3)
+    while script.load_while and os.path.exists(script.load_while):
+        time.sleep(0.02)
     tokenizer = load_text(config).tokenizer
     ordinary = [i for i, b in enumerate(tokenizer.token_bytes) if b.isascii() and b.decode().isprintable() and b]
     return ScriptedBackend(
