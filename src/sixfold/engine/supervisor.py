@@ -300,7 +300,7 @@ class _Supervisor:
         if not all(map(os.path.exists, (self._run.worker_path, self._run.engine_path))):
             # Nobody could find anybody any more: whoever runs this server shall see it.
             logger.error(
-                "%(child)s ended (%(cause)s), and somebody has removed files of the run directory; stopping", facts
+                "%(child)s ended (%(cause)s), and files of the run directory have been removed; stopping", facts
             )
             return False
         if self._drained_s is not None and child.role.startswith("api"):
