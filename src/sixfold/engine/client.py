@@ -9,6 +9,7 @@ listens notices nothing but time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import deque
@@ -178,6 +179,7 @@ class EngineClient:
         """In the order in which they came, which is that of their replay."""
         self._link: _Link | None = None
         self._up = asyncio.Event()
+        self._gone = asyncio.Event()
         self._attaching: asyncio.Task[None] | None = None
         self._poisoned = poisoned or Poisoned()
         self._faults = -1
@@ -224,6 +226,15 @@ class EngineClient:
         await self._up.wait()
         if self.dead is not None:
             raise EngineDead(self.dead)
+
+    async def gone(self) -> None:
+        """Wait until there is no engine and none will come, after `connect`.
+
+        Raises:
+            EngineDead: always.
+        """
+        await self._gone.wait()
+        raise EngineDead(str(self.dead))
 
     def close(self) -> None:
         """Hang up; what is still open fails. Idempotent."""
@@ -304,9 +315,12 @@ class EngineClient:
         link = _Link(self._on_control, self._on_outputs, self._on_lost)
         try:
             await link.open(self._path, self._digest)
-        except OSError:
+        except OSError as e:
             link.close()
-            self._give_up("the engine cannot be reached")
+            if e.errno in (errno.ENOENT, errno.ECONNREFUSED):  # the supervisor listens as long as it lives
+                self._give_up("the engine cannot be reached")
+            else:  # no descriptor is left, or no memory: a caller's leaving may give one back
+                self._attaching = asyncio.ensure_future(self._attach(GREET_PAUSE_S))
         else:
             self._link = link
 
@@ -362,6 +376,7 @@ class EngineClient:
         self._handles.clear()
         self._count(-self._n_open)
         self._up.set()  # for those who wait
+        self._gone.set()
 
     # -- what comes -----------------------------------------------------------------------------------------------
 

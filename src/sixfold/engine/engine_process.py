@@ -410,10 +410,11 @@ def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD JOURNAL_FD`."""
     run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
-    run = read_run_files(run_dir)
+    progress = Progress.open(run_dir)
+    epoch, faults = progress.counts[Count.EPOCH], progress.counts[Count.FAULTS]
+    run = msgspec.structs.replace(read_run_files(run_dir), epoch=epoch, faults=faults)
     set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
-    progress = Progress.open(run_dir)
     try:
         progress.counts[Count.ENGINE_ATTACHING] = run.epoch
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)

@@ -54,7 +54,6 @@ __all__ = [
     "read_run_files",
     "recommended_sampling",
     "resolve",
-    "rewrite_run_files",
     "write_run_files",
 ]
 
@@ -86,6 +85,7 @@ class RunFiles(msgspec.Struct, frozen=True):
 
     config: Config
     epoch: int
+    """Of the first engine; of those that follow, see `Count.EPOCH`."""
     digest: str
     """Of the configuration: processes of different configurations refuse each other."""
     worker_path: str
@@ -93,11 +93,18 @@ class RunFiles(msgspec.Struct, frozen=True):
     hash_key: str
     """Of the prefix cache, hexadecimal: every engine of this server gives a block the same name."""
     faults: int = 0
-    """Crashes so far of an engine or a worker that were of their own making."""
+    """Crashes so far of an engine or a worker that were of their own making; see `Count.FAULTS`."""
 
 
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
-    """The first of a server's life; `rewrite_run_files` makes those that follow."""
+    """Once in a server's life: what changes with each engine is in `Progress`, so that a full disk keeps nobody from
+    being started again."""
+    if config.api.api_key_file:
+        # Its own copy, so that every API process knows the same keys, whatever becomes of the file meanwhile.
+        keys = Path(run_dir, "keys.toml")
+        keys.touch(mode=0o600)
+        keys.write_bytes(_read_keys(config.api.api_key_file))
+        config = dataclasses.replace(config, api=dataclasses.replace(config.api, api_key_file=str(keys)))
     run = RunFiles(
         config=config,
         epoch=epoch,
@@ -106,23 +113,18 @@ def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
         engine_path=os.path.join(run_dir, "engine.sock"),
         hash_key=hash_key_of(config).hex(),
     )
-    _write(run_dir, run)
-    return run
-
-
-def rewrite_run_files(run_dir: str, run: RunFiles, *, epoch: int, faults: int) -> RunFiles:
-    """The same server, and another engine."""
-    run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
-    _write(run_dir, run)
-    return run
-
-
-def _write(run_dir: str, run: RunFiles) -> None:
     path = Path(run_dir, "run.json")
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_bytes(msgspec.json.encode(run))
-    new.rename(path)  # a process that starts now reads the old one or the new one
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.json.encode(run))
+    return run
+
+
+def _read_keys(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        message = f"--api-key-file {path} cannot be read: {e.strerror}"
+        raise ConfigError(message, param="--api-key-file") from e
 
 
 def read_run_files(run_dir: str) -> RunFiles:

@@ -30,7 +30,7 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
+from sixfold.engine.launch import cautions, resolve, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
@@ -125,6 +125,7 @@ class _Supervisor:
         self._work = work
         self._run = write_run_files(run_dir, config, epoch=1)
         self._progress = Progress.create(run_dir)
+        self._progress.counts[Count.EPOCH] = self._run.epoch
         port = http.getsockname()[1]
         self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
         self._stuck: set[str] = set()
@@ -296,6 +297,12 @@ class _Supervisor:
         if not self._is_announced:
             logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
+        if not all(map(os.path.exists, (self._run.worker_path, self._run.engine_path))):
+            # Nobody could find anybody any more: whoever runs this server shall see it.
+            logger.error(
+                "%(child)s ended (%(cause)s), and files of the run directory have been removed; stopping", facts
+            )
+            return False
         if self._drained_s is not None and child.role.startswith("api"):
             if status != 0:
                 logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
@@ -320,7 +327,7 @@ class _Supervisor:
 
     def _forget(self, role: str, status: int) -> None:
         """What the dead process had said of itself holds no more, and its successor is told what happened."""
-        counts, faults, epoch = self._progress.counts, self._run.faults, self._run.epoch
+        counts = self._progress.counts
         is_own = is_own_fault(status) or role in self._stuck
         self._stuck.discard(role)
         if role.startswith("api"):
@@ -332,14 +339,13 @@ class _Supervisor:
             counts[Count.RESTARTS_ENGINE] += 1
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
-            epoch += 1
-            faults += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
+            counts[Count.EPOCH] += 1
+            counts[Count.FAULTS] += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
         else:
             counts[Count.RESTARTS_WORKER] += 1
             for count in (Count.WORKER_LOADED, Count.WORKER_TURNS, Count.WORKER_SERVES):
                 counts[count] = 0
-            faults += is_own
-        self._run = rewrite_run_files(self._run_dir, self._run, epoch=epoch, faults=faults)
+            counts[Count.FAULTS] += is_own
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ import struct
 import time
 from typing import NamedTuple
 
+from sixfold.shared_file import share, view
+
 __all__ = ["ENTRIES", "Entry", "Event", "History", "Mode", "Reason"]
 
 ENTRIES = 1 << 15
@@ -96,12 +98,7 @@ class History:
     @classmethod
     def create(cls, run_dir: str) -> History:
         """The history that this process writes from now on."""
-        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _HEADER + ENTRIES * _entry.size)
-            return cls(mmap.mmap(fd, 0))
-        finally:
-            os.close(fd)
+        return cls(share(os.path.join(run_dir, _FILE), _HEADER + ENTRIES * _entry.size))
 
     @classmethod
     def open(cls, run_dir: str) -> History:
@@ -110,13 +107,7 @@ class History:
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-        except ValueError as e:  # created and not yet given its size
-            raise FileNotFoundError("the history is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(os.path.join(run_dir, _FILE)))
 
     @classmethod
     def private(cls, n_entries: int = 64) -> History:

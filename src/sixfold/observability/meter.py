@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sixfold.observability.sites import DIGEST, SITES
+from sixfold.shared_file import share, view
 
 __all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Interval", "Meter", "SiteTotals", "now"]
 
@@ -106,12 +107,7 @@ class Meter:
         Args:
             role: `engine`, `worker-0`, `api-0` ...: one process at a time.
         """
-        fd = os.open(_path(run_dir, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _BYTES)
-            return cls(mmap.mmap(fd, _BYTES), writes=True)
-        finally:
-            os.close(fd)
+        return cls(share(_path(run_dir, role), _BYTES), writes=True)
 
     @classmethod
     def open(cls, run_dir: str, role: str) -> Meter:
@@ -120,13 +116,7 @@ class Meter:
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(_path(run_dir, role), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, _BYTES, access=mmap.ACCESS_READ), writes=False)
-        except ValueError as e:  # created and not yet given its size
-            raise FileNotFoundError(f"the meter of {role} is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(_path(run_dir, role)), writes=False)
 
     @classmethod
     def private(cls) -> Meter:

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 import msgspec
 
 from sixfold.observability.timeline import State
+from sixfold.shared_file import share, view
 
 __all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "RequestRing", "current", "read_all", "stage"]
 
@@ -111,14 +112,9 @@ class RequestRing:
     @classmethod
     def create(cls, run_dir: str, api_server: int) -> RequestRing:
         """The ring that API process number `api_server` writes."""
-        fd = os.open(_path(run_dir, api_server), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _HEADER + RECORDS * SLOT_BYTES)
-            ring = cls(mmap.mmap(fd, 0))
-            ring._words[1] = ring._words[0]
-            return ring
-        finally:
-            os.close(fd)
+        ring = cls(share(_path(run_dir, api_server), _HEADER + RECORDS * SLOT_BYTES))
+        ring._words[1] = ring._words[0]
+        return ring
 
     @classmethod
     def open(cls, run_dir: str, api_server: int) -> RequestRing:
@@ -127,13 +123,7 @@ class RequestRing:
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(_path(run_dir, api_server), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-        except ValueError as e:
-            raise FileNotFoundError("the ring is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(_path(run_dir, api_server)))
 
     @classmethod
     def private(cls, n_records: int = 16) -> RequestRing:

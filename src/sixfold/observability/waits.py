@@ -141,6 +141,9 @@ _API = (
         "the thread that sends spans, for spans; at the end, the server for the last of them",
         bound="PERIOD_S; CLOSE_S",
     ),
+    _idle(
+        "api.dead", "engine/client.py: gone", "an API process, for an engine that will not come again", bound="the end"
+    ),
     _idle("api.loop", "api/server.py: main_loop", "the server, for its end", bound="SIGTERM"),
 )
 
