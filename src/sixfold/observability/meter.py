@@ -136,8 +136,8 @@ class Meter:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def add(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
-        """Count one stay at `site`. About half a microsecond. Nothing that is told here can fail: one that ends before it
-        begins took no time, and belongs to no step where that number is no step's.
+        """Count one stay at `site`. About half a microsecond. Whatever is told here is counted: a stay that ends before
+        it begins took no time.
 
         Args:
             step: of 48 bits; others count as 0.
