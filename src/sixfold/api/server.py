@@ -15,6 +15,7 @@ from sixfold.api.http.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
 from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery
+from sixfold.observability.kept_counts import KeptCounts
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.processes import Processes
@@ -97,6 +98,8 @@ class ApiServer:
             processes=processes,
             aliases=config.metrics_aliases,
             block_size=BLOCK_SIZE,
+            kept=KeptCounts(run_dir, api_server) if run_dir is not None else None,
+            n_api=config.api_server_count,
             **more,
         )
         self.app: App = build_app(
@@ -130,11 +133,18 @@ class ApiServer:
     ) -> None:
         """See `serve`."""
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
-        self._server.on_turn = on_turn
+
+        def turn() -> None:
+            self.app.context.metrics.counts()
+            if on_turn is not None:
+                on_turn()
+
+        self._server.on_turn = turn
         try:
             await self.app.context.meet_peers()
             await self._server.serve(sockets)
         finally:
+            self.app.context.metrics.counts()
             self.app.context.close()
 
     def drain(self, timeout_s: float) -> None:

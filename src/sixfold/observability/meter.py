@@ -126,14 +126,17 @@ class Meter:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def add(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
-        """Count one stay at `site`. About half a microsecond.
+        """Count one stay at `site`. About half a microsecond. Whatever is told here is counted: a stay that ends before
+        it begins took no time.
 
         Args:
-            step: below 2^48.
-            uid: below 2^64.
+            step: of 48 bits; others count as 0.
+            uid: of 64 bits; others count as 0.
         """
         words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         took_ns = end_ns - start_ns
+        if took_ns < 0:
+            took_ns, start_ns = 0, end_ns
         words[at] = totals[0] = totals[0] + 1
         words[at + 1] = totals[1] = totals[1] + took_ns
         if took_ns > totals[2]:
@@ -143,14 +146,16 @@ class Meter:
             bucket = _LAST
         words[at + bucket] = totals[bucket] = totals[bucket] + 1
         n = self._n
+        if step >> 48 or uid >> 64:  # also of negative ones
+            step, uid = (0 if step >> 48 else step), (0 if uid >> 64 else uid)
         _interval.pack_into(self._memory, 8 * _RING + ((n & (RING - 1)) << 5), start_ns, end_ns, site | step << 16, uid)
         words[0] = self._n = n + 1
 
     def tally(self, site: int, took_ns: int) -> None:
-        """Count a time that is no interval: a sum of small parts."""
+        """Count a time that is no interval: a sum of small parts, below 0 counts as 0."""
         words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         words[at] = totals[0] = totals[0] + 1
-        words[at + 1] = totals[1] = totals[1] + took_ns
+        words[at + 1] = totals[1] = totals[1] + (took_ns if took_ns > 0 else 0)
 
     def enter(self, site: int, start_ns: int, uid: int = 0) -> None:
         """Somebody begins to wait: what `add` cannot tell of a wait that does not end. Goes with `leave`."""
@@ -162,8 +167,9 @@ class Meter:
     def leave(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
         """Whoever had entered at `start_ns` waits no more; counts it."""
         words, at = self._words, _HEADER + site * SITE_WORDS
-        words[at + _WAITING] -= 1
-        if not words[at + _WAITING]:
+        n_left = max(0, words[at + _WAITING] - 1)
+        words[at + _WAITING] = n_left
+        if not n_left:
             words[at + _SINCE] = words[at + _WHO] = 0
         self.add(site, start_ns, end_ns, step, uid)
 

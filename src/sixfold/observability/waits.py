@@ -327,6 +327,14 @@ _SUPERVISOR = (
         "engine/life.py: _watch",
         "a thread of every process, for the supervisor's end",
     ),
+    _overlappable(
+        "supervisor.log",
+        "log_stream.py: write, close, _empty, _hand_on, can_write",
+        "a thread of any process, for somebody to read standard error",
+        meanwhile="the process goes on; what it says is kept, up to 256 KiB",
+        bound="beyond that, lines are lost and counted",
+        timed=False,
+    ),
 )
 
 _STORE = (

@@ -63,6 +63,25 @@ def waiting(meter: Meter) -> tuple[int, int, int]:
     return totals.n_waiting, totals.since_ns, totals.uid
 
 
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "step", "uid"),
+    [(5000, 4000, 0, 0), (0, 1000, -1, 0), (0, 1000, 1 << 48, 0), (0, 1000, 3, 1 << 64), (0, 1000, 3, -1)],
+)
+def test_nothing_that_is_told_ends_the_process_or_takes_time_back(
+    start_ns: int, end_ns: int, step: int, uid: int
+) -> None:
+    meter = Meter.private()
+    meter.add(ENGINE_COMMIT, 0, 100)
+    meter.add(ENGINE_COMMIT, start_ns, end_ns, step, uid)
+    meter.tally(ENGINE_COMMIT, -500)
+    meter.leave(ENGINE_RESULT, 0, 10)  # nobody had entered
+    totals = meter.totals()
+    assert totals[ENGINE_COMMIT].count == 3 and totals[ENGINE_COMMIT].total_ns >= 100
+    assert totals[ENGINE_RESULT].n_waiting == 0
+    told = meter.recent()[1]
+    assert told.start_ns <= told.end_ns == end_ns and told.site == ENGINE_COMMIT and told.step in (0, 3)
+
+
 def test_who_waits_now_is_seen_before_the_wait_ends() -> None:
     meter = Meter.private()
     meter.enter(ENGINE_RESULT, 100, uid=5)
