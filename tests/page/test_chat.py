@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.serving import Server
 
 from sixfold.api.access.keys import new_key
+from sixfold.cli.chat import CHAT_SAMPLING
 
 OpenPage = Callable[..., Any]
 Scripted = Callable[[Any, list[Any]], None]
@@ -91,8 +92,21 @@ def test_edit_regenerate_and_what_is_kept(server: Server, open_page: OpenPage, s
     assert [one["role"] for one in saved["messages"]] == ["user", "assistant"]
 
 
+def test_a_first_visit_samples_as_chat_does_and_a_later_one_as_was_chosen(server: Server, open_page: OpenPage) -> None:
+    two_are_filled = "() => [...document.querySelectorAll('.numbers input')].filter(one => one.value).length === 2"
+    page = open_page(server.url)
+    page.wait_for_function(two_are_filled)
+    chosen = [page.get_by_label(name, exact=True).input_value() for name in ("Temperature", "Top p")]
+    assert [float(one) for one in chosen] == list(CHAT_SAMPLING.values())
+    page.get_by_role("button", name="Use the server's defaults").click()
+    page.reload()
+    page.locator("#state", has_text="ready").wait_for()
+    assert page.get_by_label("Temperature").input_value() == ""
+
+
 def test_settings_reach_the_server_and_empty_ones_do_not(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url)
+    page.get_by_role("button", name="Use the server's defaults").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("Longest answer").fill("3")

@@ -27,7 +27,11 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 @click.command(short_help="Watch a running server.")
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
 @click.option(
-    "--api-key", envvar="SIXFOLD_API_KEY", default="", help="Key of scope admin, where the server asks for one."
+    "--api-key",
+    envvar="SIXFOLD_API_KEY",
+    show_envvar=True,
+    default="",
+    help="Key of scope admin, where the server asks for one.",
 )
 @click.option("--once", is_flag=True, help="Print one frame and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print frames as JSON, one a line.")

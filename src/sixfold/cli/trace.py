@@ -19,7 +19,11 @@ TIMEOUT_S = 60.0
 @click.command(short_help="Write what a server just did as a trace for Perfetto.")
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
 @click.option(
-    "--api-key", envvar="SIXFOLD_API_KEY", default="", help="Key of scope admin, where the server asks for one."
+    "--api-key",
+    envvar="SIXFOLD_API_KEY",
+    show_envvar=True,
+    default="",
+    help="Key of scope admin, where the server asks for one.",
 )
 @click.option(
     "--seconds",

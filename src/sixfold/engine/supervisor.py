@@ -87,8 +87,9 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in cautions(config):
         logger.warning("%s", caution)
-    setproctitle.setproctitle("sixfold: supervisor")
     with run_directory() as run_dir, _http_socket(config) as http:
+        host, port = http.getsockname()[:2]
+        setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
         return _Supervisor(config, run_dir, http, work).run()
 
 
@@ -440,5 +441,5 @@ def _announce(config: Config, url: str, *, chats: bool) -> None:
     if config.api.log_format == "json":  # for a program, which reads one stream
         READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
         return
-    line = curl_line(url, model, chats=chats)
+    line = curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
     print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)
