@@ -22,8 +22,8 @@ from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
 from sixfold.api.http.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+from sixfold.observability.calls import CallRecord, current
 from sixfold.observability.meter import now
-from sixfold.observability.requests import CallRecord, current
 from sixfold.observability.sites import API_BODY
 from sixfold.observability.timeline import State
 

@@ -26,11 +26,11 @@ from sixfold.api.responses.store import open_store
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.messages import AbortNamed, ApiCounts, Found
+from sixfold.observability.calls import CallRing, current
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.requests import RequestRing, current
 from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
 
@@ -128,7 +128,7 @@ class ApiContext:
     ) -> None:
         self.client = client
         self.observatory = observatory
-        self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
+        self.call_ring = observatory.calls if observatory is not None else CallRing.private()
         self.config = config
         self.metrics = metrics
         self.delivery = delivery or Delivery()

@@ -13,8 +13,8 @@ from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.fields.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.fields.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
+from sixfold.observability.calls import stage
 from sixfold.observability.meter import now
-from sixfold.observability.requests import stage
 from sixfold.observability.sites import API_TEMPLATE, API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.text import ChatTemplate, Tokenizer

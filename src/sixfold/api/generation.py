@@ -24,8 +24,8 @@ from sixfold.api.http.errors import ClientGone
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.calls import IN_ENGINE, MAX_UIDS
 from sixfold.observability.meter import now
-from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
 from sixfold.observability.timeline import State
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]

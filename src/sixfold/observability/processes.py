@@ -22,12 +22,13 @@ class Processes:
 
     def __init__(self, run_dir: str, n_api: int) -> None:
         self._run_dir = run_dir
-        self._roles = ["engine", "worker-0", *(f"api-{index}" for index in range(n_api))]
+        self.roles = ("engine", "worker-0", *(f"api-{index}" for index in range(n_api)))
+        """Of those that have a meter, as in the names of the meters' files."""
         self._meters: dict[str, Meter] = {}
 
     def meters(self) -> Iterator[tuple[str, Meter]]:
         """(role, meter) of all that have begun. A meter outlives its process: its successor writes the same one."""
-        for role in self._roles:
+        for role in self.roles:
             if role not in self._meters:
                 try:
                     self._meters[role] = Meter.open(self._run_dir, role)

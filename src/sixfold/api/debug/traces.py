@@ -4,7 +4,6 @@ trace. Made in a thread, of what all processes have noted anyway; nothing is swi
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -14,7 +13,6 @@ import msgspec
 from sixfold.api.call import Call
 from sixfold.errors import InvalidRequest, NotReady, RouteNotFound
 from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
-from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
 
@@ -78,11 +76,10 @@ def _document(
     start_ns: int,
     end_ns: int,
 ) -> bytes:
-    tracks = []
-    for role in observatory.roles:
-        with contextlib.suppress(OSError):  # a process that has not begun yet
-            found = Meter.open(observatory.run_dir, role)
-            tracks.append(ProcessTrack(role.replace("-", " "), found.pid, found.recent(start_ns)))
+    tracks = [
+        ProcessTrack(role.replace("-", " "), meter.pid, meter.recent(start_ns))
+        for role, meter in observatory.processes.meters()
+    ]
     tracks.sort(key=lambda track: ("api", "engine", "worker").index(track.role.partition(" ")[0]))
     return msgspec.json.encode(chrome_trace(tracks, requests[::-1], list(counters), start_ns=start_ns, end_ns=end_ns))
 

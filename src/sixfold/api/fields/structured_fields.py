@@ -9,7 +9,7 @@ import msgspec
 from sixfold.api.context import ApiContext
 from sixfold.api.field_docs import says
 from sixfold.errors import InvalidRequest
-from sixfold.observability.requests import stage
+from sixfold.observability.calls import stage
 from sixfold.observability.timeline import State
 from sixfold.structured import StructuredOutputs, check_grammar, json_object_grammar, schema_grammar
 

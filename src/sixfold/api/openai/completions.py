@@ -31,8 +31,8 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
+from sixfold.observability.calls import stage
 from sixfold.observability.meter import now
-from sixfold.observability.requests import stage
 from sixfold.observability.sites import API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.sampling_params import SamplingParams

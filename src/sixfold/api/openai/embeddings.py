@@ -29,7 +29,7 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest, Pooling
-from sixfold.observability.requests import stage
+from sixfold.observability.calls import stage
 from sixfold.observability.timeline import State
 
 __all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding"]
