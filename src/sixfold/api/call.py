@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
@@ -165,6 +166,10 @@ class Call:
             if key == name:
                 return bytes(value)
         return None
+
+    def query(self) -> list[tuple[str, str]]:
+        """Names and values of the URL's query, in order. They are as many as fit into a head."""
+        return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
     @property
     def tenant(self) -> str:

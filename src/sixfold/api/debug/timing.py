@@ -13,7 +13,7 @@ from sixfold.observability.meter import now
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.sites import SITES
 
-__all__ = ["SITE_FRAMES", "PlaceFrame", "SiteFrame", "SpanFrame", "Timing"]
+__all__ = ["SITE_FRAMES", "MeterFeed", "PlaceFrame", "SiteFrame", "SpanFrame"]
 
 MAX_SPANS = 400
 """Of one process, at one look: the latest."""
@@ -62,7 +62,7 @@ class PlaceFrame(msgspec.Struct, frozen=True, array_like=True):
 SITE_FRAMES = [SiteFrame(site.name, site.kind.value, site.what) for site in SITES]
 
 
-class Timing:
+class MeterFeed:
     """See the module's docstring. For as long as somebody watches.
 
     Args:

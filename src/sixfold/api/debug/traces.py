@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -110,9 +109,8 @@ def _seconds(call: Call) -> float:
     Raises:
         InvalidRequest: another one, or its value is out of range.
     """
-    given = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=8)
     seconds = float(DEFAULT_SECONDS)
-    for name, value in given:
+    for name, value in call.query():
         if name != "seconds":
             raise InvalidRequest("the query may hold `seconds` alone", param="query", code="unknown_field")
         try:
