@@ -48,7 +48,7 @@ _API = (
     ),
     _overlappable(
         "api.aside",
-        "api/context.py: aside, _run",
+        "api/threads.py: aside, _timed",
         "the thread for texts that nothing is generated from",
         meanwhile="the event loop, and the threads for texts that are generated from",
         bound="the lengths of the texts before it; each is bounded by --max-body-bytes",

@@ -81,7 +81,7 @@ async def requests(call: Call) -> None:
             ]
         return msgspec.json.encode(RequestList(found))
 
-    await call.respond(200, await call.context.aside(listed))
+    await call.respond(200, await call.context.threads.aside(listed))
 
 
 async def request(call: Call) -> None:
@@ -111,7 +111,7 @@ async def request(call: Call) -> None:
         ]
         return msgspec.json.encode(RequestDetail(**_sums(found, snapshot.now_ns, snapshot.since_ns), timeline=parts))
 
-    body = await call.context.aside(detailed)
+    body = await call.context.threads.aside(detailed)
     if body is None:
         raise RouteNotFound("no such request among the latest; /debug/requests lists them")
     await call.respond(200, body)

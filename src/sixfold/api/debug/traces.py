@@ -47,7 +47,7 @@ async def trace(call: Call) -> None:
         requests = [snapshot.timeline(*one) for one in calls]
         return _document(observatory, requests, counters, start_ns, end_ns)
 
-    await call.respond(200, await call.context.aside(made))
+    await call.respond(200, await call.context.threads.aside(made))
 
 
 async def timeline(call: Call) -> None:
@@ -62,7 +62,7 @@ async def timeline(call: Call) -> None:
             return None
         return _document(observatory, [request], counters, request.start_ns - MARGIN_NS, request.end_ns + MARGIN_NS)
 
-    body = await call.context.aside(made)
+    body = await call.context.threads.aside(made)
     if body is None:
         raise RouteNotFound("no such request among the latest; /debug/requests lists them")
     await call.respond(200, body)

@@ -71,7 +71,7 @@ async def request_grammar(context: ApiContext, request: _Asking) -> str:
         _check_form(request.response_format)
     if not asks_for_structure(request):
         return ""
-    return await context.in_thread(_grammar, request)
+    return await context.threads.run(_grammar, request)
 
 
 def _check_form(format_: ResponseFormat) -> None:
