@@ -17,7 +17,11 @@ def key() -> None:
 
 @key.command(short_help="Make a key.")
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="Scope admin: also /metrics, and the abort of anybody's requests.")
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="Scope admin: also /metrics, all that /debug/ shows, and the abort of anybody's requests.",
+)
 def new(name: str, admin: bool) -> None:
     """Make a key for NAME.
 
