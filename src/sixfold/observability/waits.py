@@ -63,7 +63,7 @@ _API = (
     ),
     _overlappable(
         "api.engine",
-        "engine/client.py: connect, _attach, open; api/process.py: _serve",
+        "engine/client.py: connect, _attach; engine/link.py: open; api/process.py: _serve",
         "an API process, for the engine's welcome",
         meanwhile="`/livez` answers, and new requests are told how long to wait",
         bound="the engine's start; its death is noticed as the end of the socket",
