@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.errors import InvalidRequest, NotReady, RouteNotFound
+from sixfold.api.debug.requests import not_among_the_latest
+from sixfold.errors import InvalidRequest, NotReady
 from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
@@ -64,7 +65,7 @@ async def timeline(call: Call) -> None:
 
     body = await call.context.threads.aside(made)
     if body is None:
-        raise RouteNotFound("no such request among the latest; /debug/requests lists them")
+        raise not_among_the_latest()
     await call.respond(200, body)
 
 
