@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sixfold.observability.requests import RequestRing
 
 from sixfold import shared_file
 from sixfold.api.access.tallies import Tallies
 from sixfold.engine.progress import Progress
 from sixfold.observability.history import History
 from sixfold.observability.meter import Meter
-from sixfold.observability.requests import RequestRing
 from sixfold.shared_file import share, view
 
 MAKERS: dict[str, Callable[[str], Any]] = {

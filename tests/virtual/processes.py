@@ -58,10 +58,10 @@ from sixfold.messages import (
     TokenDelta,
     WorkerFacts,
 )
+from sixfold.observability.calls import CallRing
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
-from sixfold.observability.requests import RequestRing
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
 from sixfold.transport.frames import PROTOCOL
@@ -563,7 +563,7 @@ class _Context(ApiContext):
         self.metrics = ApiMetrics("virtual", lambda: client.stats)
         self.config = ApiConfig()
         self.delivery = Delivery()
-        self.call_ring = RequestRing.private()
+        self.call_ring = CallRing.private()
         self.in_flight = self.scored = 0
         self.draining = False
         self.generations = set()

@@ -21,7 +21,6 @@ from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.processes import Processes
 
 __all__ = ["main"]
 
@@ -94,7 +93,6 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,
-                    processes=Processes(run_dir, run.config.api.api_server_count),
                     on_started=started,
                     on_turn=on_turn,
                 )

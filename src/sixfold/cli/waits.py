@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from sixfold.cli.remote import DEFAULT_URL, get
+from sixfold.cli.remote import get, server_options
 
 if TYPE_CHECKING:
     from sixfold.api.debug.waits import WaitSite
@@ -19,14 +19,7 @@ REASONS = ["place", "kind", "why"]
 
 
 @click.command(short_help="Show where a server's time goes.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
-@click.option(
-    "--api-key",
-    envvar="SIXFOLD_API_KEY",
-    show_envvar=True,
-    default="",
-    help="Key of scope admin, where the server asks for one.",
-)
+@server_options
 @click.option("--json", "as_json", is_flag=True, help="Print the document.")
 @click.option("--register", "registered", is_flag=True, help="Print why each wait is there; needs no server.")
 def waits(url: str, api_key: str, as_json: bool, registered: bool) -> int:

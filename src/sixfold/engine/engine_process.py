@@ -362,13 +362,13 @@ class EngineServer:
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""
-        now = time.monotonic()
+        now_s = time.monotonic()
         busy = self._core.has_work
         if busy:
             self._stats_final = False
-        if (busy and now < self._stats_due_s) or (not busy and self._stats_final):
+        if (busy and now_s < self._stats_due_s) or (not busy and self._stats_final):
             return
-        self._stats_due_s = now + STATS_PERIOD_S
+        self._stats_due_s = now_s + STATS_PERIOD_S
         self._stats_final = not busy
         stats = self._core.stats()
         if self._quarantine:

@@ -11,7 +11,6 @@ SIGUSR1 replaces the engine, and streams go on.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -32,13 +31,13 @@ from sixfold.config import Config
 from sixfold.engine.example import curl_line
 from sixfold.engine.launch import cautions, resolve, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
+from sixfold.engine.listening import listen_for_http
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
-from sixfold.errors import ConfigError
 from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
@@ -53,7 +52,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
 STOP_WANTED, ENGINE_WANTED = b"s", b"r"
 """What a signal handler writes into the pipe that wakes the loop."""
-_BACKLOG = 2048
 _LOOK_S = 0.25
 """Between two looks of the watchdog."""
 WORKER_DEATH_S = 0.05
@@ -87,33 +85,10 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)
     for caution in cautions(config):
         logger.warning("%s", caution)
-    with run_directory() as run_dir, _http_socket(config) as http:
+    with run_directory() as run_dir, listen_for_http(config.api) as http:
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
         return _Supervisor(config, run_dir, http, work).run()
-
-
-def _http_socket(config: Config) -> socket.socket:
-    """The listening HTTP socket; it belongs to the supervisor, so that it outlives any API process."""
-    host, port = config.api.host, config.api.port
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except OSError as e:
-        reason = e.strerror or str(e)
-        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(
-                f"--host {host} is no address of this machine: {reason}; 127.0.0.1 is this machine alone, "
-                "0.0.0.0 every address that it has",
-                param="--host",
-            ) from e
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {reason}; choose another with --port", param="--port"
-        ) from e
-    return sock
 
 
 class _Supervisor:

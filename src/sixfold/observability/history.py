@@ -1,7 +1,7 @@
 """What the engine did with each request, and when: one entry for every change of a choice's state, in shared memory.
 
 A choice that decodes with the same others for a thousand steps has two entries for it: the first such step and the last
-one. So an entry is rare, and it says all the same which choices were in which step (`timeline.py` puts both together
+one. So an entry is rare, and it says all the same which choices were in which step (`assembly.py` puts both together
 with the steps' own stamps). One writer, the engine process; any process of the server reads. A restarted engine goes on
 behind its predecessor's entries.
 

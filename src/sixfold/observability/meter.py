@@ -29,7 +29,7 @@ from typing import NamedTuple
 from sixfold.observability.sites import DIGEST, SITES
 from sixfold.shared_file import share, view
 
-__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Interval", "Meter", "SiteTotals", "now"]
+__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Meter", "SiteTotals", "Stay", "bucket_end_ns", "now"]
 
 MAX_SITES = 128
 RING = 1 << 14
@@ -37,7 +37,7 @@ RING = 1 << 14
 N_BUCKETS = 32
 
 _HEADER = 8
-_COUNT, _TOTAL, _LONGEST, _BUCKETS = 0, 1, 2, 3
+_BUCKETS = 3
 _WAITING, _SINCE, _WHO = 35, 36, 37
 SITE_WORDS = 40
 _RING = _HEADER + MAX_SITES * SITE_WORDS
@@ -52,6 +52,11 @@ now: Callable[[], int] = time.monotonic_ns
 """The clock of all meters, in ns."""
 
 
+def bucket_end_ns(bucket: int) -> int:
+    """What is in the bucket is shorter, unless it is the last one."""
+    return 1 << (_SHORTEST + bucket)
+
+
 @dataclass(frozen=True, slots=True)
 class SiteTotals:
     """What one site adds up to, since the server's start."""
@@ -60,7 +65,7 @@ class SiteTotals:
     total_ns: int
     longest_ns: int
     buckets: tuple[int, ...]
-    """[N_BUCKETS] Intervals shorter than 128 * 2^b ns and not counted before; the last: all longer ones."""
+    """[N_BUCKETS] Stays shorter than `bucket_end_ns(b)` and not counted before; the last: all longer ones."""
     n_waiting: int
     """Who is here now; of waits that say so when they begin."""
     since_ns: int
@@ -69,7 +74,7 @@ class SiteTotals:
     """Of whoever came first, 0 for none."""
 
 
-class Interval(NamedTuple):
+class Stay(NamedTuple):
     """One stay at a site."""
 
     start_ns: int
@@ -216,7 +221,7 @@ class Meter:
             out.append(SiteTotals(count, total, longest, tuple(rest[:N_BUCKETS]), *rest[N_BUCKETS : N_BUCKETS + 3]))
         return out
 
-    def recent(self, since_ns: int = 0) -> list[Interval]:
+    def recent(self, since_ns: int = 0) -> list[Stay]:
         """The intervals that ended after `since_ns`, as far as they are kept, in the order of their ends."""
         words = self._words
         if words[1] != DIGEST:
@@ -228,10 +233,10 @@ class Meter:
         for index in range(first, end):
             start_ns, end_ns, where, uid = _interval.unpack_from(data, (index & (RING - 1)) << 5)
             if end_ns > since_ns:
-                out.append(Interval(start_ns, end_ns, where & 0xFFFF, where >> 16, uid))
+                out.append(Stay(start_ns, end_ns, where & 0xFFFF, where >> 16, uid))
         return out
 
-    def after(self, n: int, n_max: int = RING // 2) -> tuple[int, list[Interval]]:
+    def after(self, n: int, n_max: int = RING // 2) -> tuple[int, list[Stay]]:
         """The intervals that came after the first `n` ever, the latest `n_max` of them at most: what `recent` gives,
         for a reader who comes often and copies nothing twice.
 
@@ -246,7 +251,7 @@ class Meter:
         where = [8 * _RING + ((index & (RING - 1)) << 5) for index in range(first, end)]
         found = [_interval.unpack_from(self._memory, at) for at in where]
         lost = max(0, words[0] + 1 - RING - first)  # overwritten meanwhile
-        return end, [Interval(begin, until, at & 0xFFFF, at >> 16, uid) for begin, until, at, uid in found[lost:]]
+        return end, [Stay(begin, until, at & 0xFFFF, at >> 16, uid) for begin, until, at, uid in found[lost:]]
 
 
 def _path(run_dir: str, role: str) -> str:

@@ -23,12 +23,13 @@ class Processes:
 
     def __init__(self, run_dir: str, n_api: int) -> None:
         self._run_dir = run_dir
-        self._roles = ["engine", "worker-0", *(f"api-{index}" for index in range(n_api))]
+        self.roles = ("engine", "worker-0", *(f"api-{index}" for index in range(n_api)))
+        """Of those that have a meter, as in the names of the meters' files."""
 
     def meters(self) -> Iterator[tuple[str, Meter]]:
         """(role, meter) of all that have begun. None of them is kept: each would take a descriptor as long as this
         process lives, of whichever process was once asked for its metrics."""
-        for role in self._roles:
+        for role in self.roles:
             with contextlib.suppress(OSError):
                 yield role, Meter.open(self._run_dir, role)
 

@@ -48,7 +48,7 @@ _API = (
     ),
     _overlappable(
         "api.aside",
-        "api/context.py: aside, _run",
+        "api/threads.py: aside, _timed",
         "the thread for texts that nothing is generated from",
         meanwhile="the event loop, and the threads for texts that are generated from",
         bound="the lengths of the texts before it; each is bounded by --max-body-bytes",
@@ -63,7 +63,7 @@ _API = (
     ),
     _overlappable(
         "api.engine",
-        "engine/client.py: connect, _attach, open; api/process.py: _serve",
+        "engine/client.py: connect, _attach; engine/link.py: open; api/process.py: _serve",
         "an API process, for the engine's welcome",
         meanwhile="`/livez` answers, and new requests are told how long to wait",
         bound="the engine's start; its death is noticed as the end of the socket",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.observability import sites
-from sixfold.observability.meter import MAX_SITES, N_BUCKETS, RING, Interval, Meter
+from sixfold.observability.meter import MAX_SITES, N_BUCKETS, RING, Meter, Stay
 from sixfold.observability.sites import ENGINE_COMMIT, ENGINE_RESULT, SITES, Kind
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,8 +28,8 @@ def test_a_reader_sees_what_the_writer_counts(tmp_path: Path) -> None:
     assert (totals.count, totals.total_ns, totals.longest_ns) == (2, 300, 200)
     assert totals.buckets[:2] == (1, 1)
     assert reader.recent() == [
-        Interval(1000, 1200, ENGINE_COMMIT, 7, 1 << 62),
-        Interval(2000, 2100, ENGINE_COMMIT, 0, 0),
+        Stay(1000, 1200, ENGINE_COMMIT, 7, 1 << 62),
+        Stay(2000, 2100, ENGINE_COMMIT, 0, 0),
     ]
     assert reader.recent(1500) == reader.recent()[1:]
     assert reader.pid == os.getpid()

@@ -21,7 +21,7 @@ import msgspec
 from sixfold.observability.timeline import State
 from sixfold.shared_file import share, view
 
-__all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "RequestRing", "current", "read_all", "stage"]
+__all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "CallRing", "current", "read_all", "stage"]
 
 RECORDS = 1024
 """Calls per API process that are kept."""
@@ -32,7 +32,7 @@ MAX_STAGES = 64
 
 _HEADER = 32
 _slot = struct.Struct("=QI")
-_FILE = "requests-{}"
+_FILE = "calls-{}"
 
 API_STATES: tuple[State | None, ...] = (
     None,
@@ -100,7 +100,7 @@ def stage(state: State | None) -> None:
         record.enter(state)
 
 
-class RequestRing:
+class CallRing:
     """See the module's docstring."""
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -110,14 +110,14 @@ class RequestRing:
         self._encoder = msgspec.msgpack.Encoder()
 
     @classmethod
-    def create(cls, run_dir: str, api_server: int) -> RequestRing:
+    def create(cls, run_dir: str, api_server: int) -> CallRing:
         """The ring that API process number `api_server` writes."""
         ring = cls(share(_path(run_dir, api_server), _HEADER + RECORDS * SLOT_BYTES))
         ring._words[1] = ring._words[0]
         return ring
 
     @classmethod
-    def open(cls, run_dir: str, api_server: int) -> RequestRing:
+    def open(cls, run_dir: str, api_server: int) -> CallRing:
         """To be read.
 
         Raises:
@@ -126,7 +126,7 @@ class RequestRing:
         return cls(view(_path(run_dir, api_server)))
 
     @classmethod
-    def private(cls, n_records: int = 16) -> RequestRing:
+    def private(cls, n_records: int = 16) -> CallRing:
         """One that nobody else sees."""
         return cls(mmap.mmap(-1, _HEADER + n_records * SLOT_BYTES))
 
@@ -167,7 +167,7 @@ def read_all(run_dir: str, n_api: int) -> list[tuple[int, CallRecord]]:
     found: list[tuple[int, CallRecord]] = []
     for api_server in range(n_api):
         try:
-            ring = RequestRing.open(run_dir, api_server)
+            ring = CallRing.open(run_dir, api_server)
         except OSError:
             continue
         found += [(api_server, record) for record in ring.records()]
