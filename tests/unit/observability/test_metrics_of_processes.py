@@ -72,7 +72,9 @@ def test_a_call_is_divided_into_queue_prefill_and_decode() -> None:
 
 
 def test_aliases_say_what_the_metric_says() -> None:
-    stats = EngineStats(running=3, waiting=2, blocks_total=10, blocks_free=4, blocks_cached=1, prompt_tokens=7)
+    stats = EngineStats(
+        engine_epoch=1, running=3, waiting=2, blocks_total=10, blocks_free=4, blocks_cached=1, prompt_tokens=7
+    )
     metrics = ApiMetrics("m", lambda: stats, aliases="vllm", block_size=16)
     metrics.begin(0.0).step(2.0, 1)
     shown = samples(metrics)
