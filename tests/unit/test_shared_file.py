@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sixfold.observability.requests import RequestRing
 
 from sixfold import shared_file
 from sixfold.api.access.tallies import Tallies
 from sixfold.engine.progress import Progress
+from sixfold.observability.calls import CallRing
 from sixfold.observability.history import History
 from sixfold.observability.meter import Meter
 from sixfold.shared_file import share, view
@@ -23,7 +23,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "progress": Progress.create,
     "history": History.create,
     "meter-engine": lambda run_dir: Meter.create(run_dir, "engine"),
-    "requests-0": lambda run_dir: RequestRing.create(run_dir, 0),
+    "calls-0": lambda run_dir: CallRing.create(run_dir, 0),
     "tallies-*": lambda run_dir: Tallies.open(run_dir, ["a"] * 200, n_processes=2, own=0),
 }
 
