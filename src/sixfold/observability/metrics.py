@@ -273,7 +273,7 @@ class ApiMetrics:
     def _engine_totals(self, stats: EngineStats) -> dict[str, int]:
         """The counters, which go on rising over a restart of the engine."""
         last = self._epoch_stats
-        if not stats.engine_epoch:  # nothing has been heard of an engine yet
+        if not stats.engine_epoch and last.engine_epoch:  # nothing has been heard of an engine yet
             stats = last
         if stats.engine_epoch != last.engine_epoch:
             for name, (_, read) in COUNTERS.items():

@@ -1,7 +1,7 @@
 // How to answer: fields that are left empty are left out of the request, so that the server's own defaults hold. On a
 // first visit two are filled in, as `sixfold chat` does: at temperature 1, OpenAI's default, a small model rambles.
 
-import { button, make, say } from "./dom.js";
+import { button, keep, kept, make, say } from "./dom.js";
 import { call } from "./server.js";
 
 const PLACE = "sixfold.settings";
@@ -143,12 +143,12 @@ export class Settings {
     this._isTouched = true;
     const values = Object.fromEntries(Object.entries(this._fields).map(([name, input]) => [name, input.value]));
     const more = { stop: this.stop.value, logprobs: this.logprobs.checked, useSchema: this.useSchema.checked, schema: this.schema.value };
-    localStorage.setItem(PLACE, JSON.stringify({ values, ...more }));
+    keep(PLACE, JSON.stringify({ values, ...more }));
   }
 
   _load() {
     try {
-      const { values = {}, stop = "", logprobs = true, useSchema = false, schema = EXAMPLE } = JSON.parse(localStorage.getItem(PLACE) ?? "{}");
+      const { values = {}, stop = "", logprobs = true, useSchema = false, schema = EXAMPLE } = JSON.parse(kept(PLACE) ?? "{}");
       for (const [name, input] of Object.entries(this._fields)) input.value = values[name] ?? "";
       Object.assign(this.stop, { value: stop });
       this.logprobs.checked = logprobs;
