@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
+from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, SYNTHETIC_PREFIX, Config, parse_bytes
 from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError, SixfoldError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "recommended_sampling",
     "resolve",
     "rewrite_run_files",
+    "socket_paths",
     "write_run_files",
 ]
 
@@ -98,16 +99,22 @@ class RunFiles(msgspec.Struct, frozen=True):
 
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
     """The first of a server's life; `rewrite_run_files` makes those that follow."""
+    worker_path, engine_path = socket_paths(run_dir)
     run = RunFiles(
         config=config,
         epoch=epoch,
         digest=secrets.token_hex(8),
-        worker_path=os.path.join(run_dir, "worker-0.sock"),
-        engine_path=os.path.join(run_dir, "engine.sock"),
+        worker_path=worker_path,
+        engine_path=engine_path,
         hash_key=hash_key_of(config).hex(),
     )
     _write(run_dir, run)
     return run
+
+
+def socket_paths(run_dir: str) -> tuple[str, str]:
+    """Where the worker and the engine listen."""
+    return os.path.join(run_dir, "worker-0.sock"), os.path.join(run_dir, "engine.sock")
 
 
 def rewrite_run_files(run_dir: str, run: RunFiles, *, epoch: int, faults: int) -> RunFiles:
@@ -125,7 +132,15 @@ def _write(run_dir: str, run: RunFiles) -> None:
     new.rename(path)  # a process that starts now reads the old one or the new one
 
 
-def read_run_files(run_dir: str) -> RunFiles:
+def read_run_files(run_dir: str, told_fd: int = -1) -> RunFiles:
+    """Of a server's child.
+
+    Args:
+        told_fd: read end of a pipe that ends when the file is there; it is closed.
+    """
+    if told_fd >= 0:
+        os.read(told_fd, 1)
+        os.close(told_fd)
     return msgspec.json.decode(Path(run_dir, "run.json").read_bytes(), type=RunFiles)
 
 
@@ -274,10 +289,10 @@ def model_path(config: Config, announce: Callable[[int], None] = lambda n_bytes:
     """
     name = config.model.model
     from sixfold import model_store
-    from sixfold.model_file import synthetic
 
-    if not synthetic.is_synthetic(name):
+    if not name.startswith(SYNTHETIC_PREFIX):
         return model_store.resolve(name)
+    from sixfold.model_file import synthetic
 
     def check(outline: Path) -> None:
         _fitting_blocks(config, name, open_usable(outline, config))

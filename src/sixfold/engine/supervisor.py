@@ -30,7 +30,7 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import cautions, resolve, rewrite_run_files, write_run_files
+from sixfold.engine.launch import RunFiles, cautions, resolve, rewrite_run_files, socket_paths, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
@@ -81,12 +81,9 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         was ready, or too often.
 
     Raises:
-        ModelNotFound, ModelFileError, ConfigError: before any process was started.
+        ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
     """
-    config = resolve(config)
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)
-    for caution in cautions(config):
-        logger.warning("%s", caution)
     setproctitle.setproctitle("sixfold: supervisor")
     with run_directory() as run_dir, _http_socket(config) as http:
         return _Supervisor(config, run_dir, http, work).run()
@@ -123,7 +120,8 @@ class _Supervisor:
         self._run_dir = run_dir
         self._http = http
         self._work = work
-        self._run = write_run_files(run_dir, config, epoch=1)
+        self._run: RunFiles
+        """From `_tell` on."""
         self._progress = Progress.create(run_dir)
         port = http.getsockname()[1]
         self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
@@ -148,10 +146,12 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._told_read, self._told_write = os.pipe2(os.O_CLOEXEC)
         self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
         """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
-        self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
+        worker_path, engine_path = socket_paths(run_dir)
+        self._listeners = {"worker 0": listen(worker_path), "engine": listen(engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
@@ -161,9 +161,27 @@ class _Supervisor:
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
+            self._tell()
             return self._watch()
         finally:
             self._stop()
+
+    def _tell(self) -> None:
+        """Find out what exactly is served, and let the children know. They were born before that, because what they
+        import takes them as long.
+
+        Raises: what `serve` raises.
+        """
+        self._config = resolve(self._config)
+        for caution in cautions(self._config):
+            logger.warning("%s", caution)
+        self._run = write_run_files(self._run_dir, self._config, epoch=1)
+        self._close_told()
+
+    def _close_told(self) -> None:
+        if self._told_write >= 0:
+            os.close(self._told_write)
+            self._told_write = -1
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)
@@ -190,7 +208,7 @@ class _Supervisor:
             self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
-        fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
+        fds = [self._life_read, self._told_read, fd, *(x for x in more if isinstance(x, int))]
         arguments = [self._run_dir, *map(str, fds), *(x for x in more if isinstance(x, str))]
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
@@ -419,7 +437,7 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
+        pipes = (self._wake_read, self._wake_write, self._told_read, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 
