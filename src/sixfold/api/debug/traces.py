@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from sixfold.api.call import Call
 from sixfold.errors import InvalidRequest, NotReady, RouteNotFound
-from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
+
+if TYPE_CHECKING:
+    from sixfold.observability.chrome_trace import CounterSample
 
 __all__ = ["MAX_SECONDS", "Trace", "timeline", "trace"]
 
@@ -78,6 +80,8 @@ def _document(
     start_ns: int,
     end_ns: int,
 ) -> bytes:
+    from sixfold.observability.chrome_trace import ProcessTrack, chrome_trace
+
     tracks = []
     for role in observatory.roles:
         with contextlib.suppress(OSError):  # a process that has not begun yet
@@ -88,6 +92,8 @@ def _document(
 
 
 def _counters(call: Call) -> list[CounterSample]:
+    from sixfold.observability.chrome_trace import CounterSample  # no start waits for it
+
     return [
         CounterSample(
             at_ns,
