@@ -115,7 +115,8 @@ def cli_page() -> str:
         EXIT_CODES,
         f"## `sixfold`\n\n```\n{cli.get_help(top)}\n```\n",
     ]
-    parts += [_command(name, command, top) for name, command in cli.commands.items()]
+    commands = [(name, cli.get_command(top, name)) for name in cli.list_commands(top)]
+    parts += [_command(name, command, top) for name, command in commands if command is not None]
     return "\n".join(parts)
 
 

@@ -18,6 +18,7 @@ from sixfold.errors import ConfigError
 __all__ = [
     "BLOCK_SIZE",
     "SCRIPTED_MODEL",
+    "SYNTHETIC_PREFIX",
     "ApiConfig",
     "CacheConfig",
     "Config",
@@ -30,6 +31,9 @@ __all__ = [
 
 SCRIPTED_MODEL = "scripted"
 """As a model's name: no file, a byte vocabulary, and the scripted executor."""
+
+SYNTHETIC_PREFIX = "synthetic:"
+"""Of a model's name: random weights, see `model_file/synthetic.py`."""
 
 BLOCK_SIZE = 16
 """Tokens in a KV block. One 64-byte vector holds 16 tokens x 2 bf16, so the kernels are built around it."""

@@ -51,14 +51,14 @@ class Observation:
     exit: int | None = None
     """The server's status; None: it went on."""
     restarts: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    """Whatever no outcome allows."""
     hit: tuple[str, int] | None = None
     """Role and id of a process that may survive it."""
     survived: bool | None = None
     """Whether that process is there in the end; None: nobody looked."""
     all_started: bool | None = None
     """Whether the supervisor had started all processes when it was hit; None: nobody looked."""
-    faults: list[str] = field(default_factory=list)
-    """Whatever no outcome allows."""
 
     def __str__(self) -> str:
         parts = [f"{n} {end}" for end, n in sorted(collections.Counter(self.ends).items())]

@@ -23,6 +23,7 @@ NO_WAITS = {
     "engine/engine_process.py: _on_result": "`poll` takes what is here",
     "engine/engine_process.py: _on_connect": "`accept` on a socket of which `select` said that somebody is there",
     "engine/launch.py: _scripted_backend": "it stands for the time that a model takes to load",
+    "engine/launch.py: read_run_files": "the pipe's end, at the start, while the supervisor reads the model's head",
     "engine/run_directory.py: run_directory": "nobody else has locked a file that was just made",
     "engine/run_directory.py: _sweep": "the lock is tried, and not waited for",
     "engine/supervisor.py: _goes_on": "`poll` said that there is something",

@@ -39,7 +39,6 @@ from sixfold.api.http.errors import ClientGone
 from sixfold.api.openai.chat import create_chat_completion
 from sixfold.api.openai.completions import create_completion
 from sixfold.api.openai.embeddings import create_embedding
-from sixfold.api.openapi import openapi
 from sixfold.api.responses.create import create_response
 from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
@@ -54,6 +53,14 @@ __all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Call], Awaitable[None]]
+
+
+async def openapi(call: Call) -> None:
+    """`GET /openapi.json`."""
+    from sixfold.api.openapi import openapi as respond  # no start waits for what few ask for
+
+    await respond(call)
+
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),

@@ -234,14 +234,17 @@ class ApiContext:
             )
 
     def check_wait(self, deadline_s: float | None) -> None:
-        """Raises: Overloaded: the queue is so long that the request would miss its deadline (CLOCK_MONOTONIC), or wait
-        longer than this server lets any wait. Trying again, here or elsewhere, may succeed: hence no 504."""
-        wait_s = self.client.stats.queue_wait_s
+        """Raises: Overloaded: the queue is so long that the request would miss its deadline (CLOCK_MONOTONIC), if it
+        then takes as long as others do; or that it would wait longer than this server lets any wait. Trying again,
+        here or elsewhere, may succeed: hence no 504."""
+        stats = self.client.stats
+        wait_s = stats.queue_wait_s
         if not wait_s:
             return
-        if deadline_s is not None and time.monotonic() + wait_s > deadline_s:
+        if deadline_s is not None and time.monotonic() + wait_s + stats.run_s > deadline_s:
             raise Overloaded(
-                f"the queue is about {wait_s:.1f} s long, which is more than the request's deadline leaves",
+                f"the queue is about {wait_s:.1f} s long and an answer takes {stats.run_s:.1f} s, which is more than "
+                "the request's deadline leaves",
                 code="deadline_unreachable",
                 retry_after_s=self._comes_again_s(),
             )

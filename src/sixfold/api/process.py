@@ -28,15 +28,16 @@ logger = logging.getLogger("sixfold.api.process")  # the module runs under anoth
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.api.process RUN_DIR LIFE_FD LISTEN_FD READY_FD INDEX`."""
-    run_dir, life_fd, listen_fd, ready_fd, index = argv[0], int(argv[1]), int(argv[2]), int(argv[3]), argv[4]
+    """`python -m sixfold.api.process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD READY_FD INDEX`."""
+    run_dir, index = argv[0], argv[5]
+    life_fd, told_fd, listen_fd, ready_fd = map(int, argv[1:5])
     # What is made before the first request stays, the vocabulary above all: it is never searched for garbage.
     gc.disable()
     become_child(f"api {index}", life_fd, run_dir)
-    run = read_run_files(run_dir)
-    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format)
     import uvloop
 
+    run = read_run_files(run_dir, told_fd)
+    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format)
     status = 0
     try:
         uvloop.run(_serve(run, run_dir, listen_fd, ready_fd, int(index)))

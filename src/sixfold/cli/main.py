@@ -14,6 +14,7 @@ _on_interrupt = signal.getsignal(signal.SIGINT)
 if _on_interrupt is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import importlib
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,18 +22,7 @@ from collections.abc import Sequence
 import click
 
 from sixfold import __version__
-from sixfold.cli.batch import batch
-from sixfold.cli.bench import bench
-from sixfold.cli.chat import chat, run
-from sixfold.cli.doctor import doctor
-from sixfold.cli.key import key
-from sixfold.cli.models import list_command, pull, rm
-from sixfold.cli.serve import serve
-from sixfold.cli.show import show
 from sixfold.cli.standard_streams import complain, output_fault, prepare_streams, silence
-from sixfold.cli.top import top
-from sixfold.cli.trace import trace
-from sixfold.cli.waits import waits
 from sixfold.errors import ConfigError, DoesNotFit, SixfoldError
 
 __all__ = ["cli", "main"]
@@ -42,11 +32,36 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class InOrder(click.Group):
-    """Lists the commands in the order in which a newcomer meets them, not by the alphabet."""
+_COMMANDS = {
+    "serve": "serve:serve",
+    "top": "top:top",
+    "chat": "chat:chat",
+    "run": "chat:run",
+    "batch": "batch:batch",
+    "pull": "models:pull",
+    "list": "models:list_command",
+    "show": "show:show",
+    "rm": "models:rm",
+    "key": "key:key",
+    "bench": "bench:bench",
+    "waits": "waits:waits",
+    "trace": "trace:trace",
+    "doctor": "doctor:doctor",
+}
+"""Name -> module of this package and its attribute, in the order in which a newcomer meets them."""
+
+
+class Commands(click.Group):
+    """Imports a command when it is asked for: `serve` waits for no other."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in _COMMANDS:
+            module, _, attribute = _COMMANDS[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(f"sixfold.cli.{module}"), attribute), cmd_name)
+        return self.commands.get(cmd_name)
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -56,7 +71,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     ctx.exit()
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -74,9 +89,6 @@ def cli(traceback: bool) -> None:
     --max-num-seqs) or the flag; the later one wins. `sixfold doctor` shows each value and where it came from.
     """
 
-
-for _command in (serve, top, chat, run, batch, pull, list_command, show, rm, key, bench, waits, trace, doctor):
-    cli.add_command(_command)
 
 if _on_interrupt is signal.default_int_handler:
     signal.signal(signal.SIGINT, _on_interrupt)

@@ -407,12 +407,13 @@ def _descriptor(channel: object) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD LISTEN_FD JOURNAL_FD`."""
-    run_dir, life_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
+    """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD JOURNAL_FD`."""
+    run_dir, life_fd, told_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
+    run = read_run_files(run_dir, told_fd)
     progress = Progress.open(run_dir)
     epoch, faults = progress.counts[Count.EPOCH], progress.counts[Count.FAULTS]
-    run = msgspec.structs.replace(read_run_files(run_dir), epoch=epoch, faults=faults)
+    run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
     set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, Config, parse_bytes
+from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, SYNTHETIC_PREFIX, Config, parse_bytes
 from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError, SixfoldError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ __all__ = [
     "read_run_files",
     "recommended_sampling",
     "resolve",
+    "socket_paths",
     "write_run_files",
 ]
 
@@ -96,6 +97,11 @@ class RunFiles(msgspec.Struct, frozen=True):
     """Crashes so far of an engine or a worker that were of their own making; see `Count.FAULTS`."""
 
 
+def socket_paths(run_dir: str) -> tuple[str, str]:
+    """Where the worker and the engine listen."""
+    return os.path.join(run_dir, "worker-0.sock"), os.path.join(run_dir, "engine.sock")
+
+
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
     """Once in a server's life: what changes with each engine is in `Progress`, so that a full disk keeps nobody from
     being started again."""
@@ -105,12 +111,13 @@ def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
         keys.touch(mode=0o600)
         keys.write_bytes(_read_keys(config.api.api_key_file))
         config = dataclasses.replace(config, api=dataclasses.replace(config.api, api_key_file=str(keys)))
+    worker_path, engine_path = socket_paths(run_dir)
     run = RunFiles(
         config=config,
         epoch=epoch,
         digest=secrets.token_hex(8),
-        worker_path=os.path.join(run_dir, "worker-0.sock"),
-        engine_path=os.path.join(run_dir, "engine.sock"),
+        worker_path=worker_path,
+        engine_path=engine_path,
         hash_key=hash_key_of(config).hex(),
     )
     path = Path(run_dir, "run.json")
@@ -127,7 +134,15 @@ def _read_keys(path: str) -> bytes:
         raise ConfigError(message, param="--api-key-file") from e
 
 
-def read_run_files(run_dir: str) -> RunFiles:
+def read_run_files(run_dir: str, told_fd: int = -1) -> RunFiles:
+    """Of a server's child.
+
+    Args:
+        told_fd: read end of a pipe that ends when the file is there; it is closed.
+    """
+    if told_fd >= 0:
+        os.read(told_fd, 1)
+        os.close(told_fd)
     return msgspec.json.decode(Path(run_dir, "run.json").read_bytes(), type=RunFiles)
 
 
@@ -276,10 +291,10 @@ def model_path(config: Config, announce: Callable[[int], None] = lambda n_bytes:
     """
     name = config.model.model
     from sixfold import model_store
-    from sixfold.model_file import synthetic
 
-    if not synthetic.is_synthetic(name):
+    if not name.startswith(SYNTHETIC_PREFIX):
         return model_store.resolve(name)
+    from sixfold.model_file import synthetic
 
     def check(outline: Path) -> None:
         _fitting_blocks(config, name, open_usable(outline, config))

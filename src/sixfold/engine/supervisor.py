@@ -29,7 +29,7 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import cautions, resolve, write_run_files
+from sixfold.engine.launch import cautions, resolve, socket_paths, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.listening import listen_for_http
 from sixfold.engine.progress import Count, Progress
@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
 STOP_S = 2.0
+FIRST_EPOCH = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
 STOP_WANTED, ENGINE_WANTED = b"s", b"r"
@@ -79,12 +80,9 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         was ready, or too often.
 
     Raises:
-        ModelNotFound, ModelFileError, ConfigError: before any process was started.
+        ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
     """
-    config = resolve(config)
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)
-    for caution in cautions(config):
-        logger.warning("%s", caution)
     with run_directory() as run_dir, listen_for_http(config.api) as http:
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
@@ -99,9 +97,8 @@ class _Supervisor:
         self._run_dir = run_dir
         self._http = http
         self._work = work
-        self._run = write_run_files(run_dir, config, epoch=1)
         self._progress = Progress.create(run_dir)
-        self._progress.counts[Count.EPOCH] = self._run.epoch
+        self._progress.counts[Count.EPOCH] = FIRST_EPOCH
         port = http.getsockname()[1]
         self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
         self._stuck: set[str] = set()
@@ -125,10 +122,12 @@ class _Supervisor:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._told_read, self._told_write = os.pipe2(os.O_CLOEXEC)
         self._journal = os.memfd_create("sixfold-journal", os.MFD_CLOEXEC)
         """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
-        self._listeners = {"worker 0": listen(self._run.worker_path), "engine": listen(self._run.engine_path)}
+        worker_path, engine_path = socket_paths(run_dir)
+        self._listeners = {"worker 0": listen(worker_path), "engine": listen(engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
@@ -138,9 +137,27 @@ class _Supervisor:
         try:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
+            self._tell()
             return self._watch()
         finally:
             self._stop()
+
+    def _tell(self) -> None:
+        """Find out what exactly is served, and let the children know. They were born before that, because what they
+        import takes them as long.
+
+        Raises: what `serve` raises.
+        """
+        self._config = resolve(self._config)
+        for caution in cautions(self._config):
+            logger.warning("%s", caution)
+        write_run_files(self._run_dir, self._config, epoch=FIRST_EPOCH)
+        self._close_told()
+
+    def _close_told(self) -> None:
+        if self._told_write >= 0:
+            os.close(self._told_write)
+            self._told_write = -1
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.append(number)
@@ -167,7 +184,7 @@ class _Supervisor:
             self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
-        fds = [self._life_read, fd, *(x for x in more if isinstance(x, int))]
+        fds = [self._life_read, self._told_read, fd, *(x for x in more if isinstance(x, int))]
         arguments = [self._run_dir, *map(str, fds), *(x for x in more if isinstance(x, str))]
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
@@ -273,7 +290,7 @@ class _Supervisor:
         if not self._is_announced:
             logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
-        if not all(map(os.path.exists, (self._run.worker_path, self._run.engine_path))):
+        if not all(map(os.path.exists, socket_paths(self._run_dir))):
             # Nobody could find anybody any more: whoever runs this server shall see it.
             logger.error(
                 "%(child)s ended (%(cause)s), and files of the run directory have been removed; stopping", facts
@@ -401,7 +418,7 @@ class _Supervisor:
                 os.close(child.pidfd)
         for listener in self._listeners.values():
             listener.close()
-        pipes = (self._wake_read, self._wake_write, self._life_read, self._life_write, self._journal)
+        pipes = (self._wake_read, self._wake_write, self._told_read, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
 

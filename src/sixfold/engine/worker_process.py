@@ -32,10 +32,10 @@ comes before that."""
 
 
 def main(argv: list[str]) -> int:
-    """`python -m sixfold.engine.worker_process RUN_DIR LIFE_FD LISTEN_FD`."""
-    run_dir, life_fd, listen_fd = argv[0], int(argv[1]), int(argv[2])
+    """`python -m sixfold.engine.worker_process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD`."""
+    run_dir, life_fd, told_fd, listen_fd = argv[0], *map(int, argv[1:])
     become_child("worker 0", life_fd, run_dir)
-    run = read_run_files(run_dir)
+    run = read_run_files(run_dir, told_fd)
     set_up_logging("worker 0", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     try:

@@ -103,6 +103,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     """Prompt tokens of requests of which no choice has started."""
     queue_wait_s: float = 0.0
     """What a request that comes now will wait, as far as can be predicted; 0 also where nothing was measured yet."""
+    run_s: float = 0.0
+    """What a choice takes from its place to its end, on the average; 0 where nothing was measured yet."""
     place_s: float = 0.0
     """Between two places in the queue that become free; 0 where nothing was measured yet."""
     finished: dict[str, int] = {}

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from sixfold.config import SYNTHETIC_PREFIX
 from sixfold.errors import ModelNotFound
 from sixfold.model_file.architectures import ARCHITECTURES
 from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_outline
@@ -32,7 +33,6 @@ from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
 
 __all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached", "remove_leftovers"]
 
-_PREFIX = "synthetic:"
 _TYPE_DEFAULT = "q4_1"
 _LOCK = "synthetic.lock"
 """In a cache folder: held by whoever writes."""
@@ -105,7 +105,7 @@ _CHAT_TEMPLATE = (
 
 
 def is_synthetic(name: str) -> bool:
-    return name.startswith(_PREFIX)
+    return name.startswith(SYNTHETIC_PREFIX)
 
 
 def cached(
@@ -163,7 +163,7 @@ def list_cached(cache: Path) -> list[tuple[str, int]]:
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(cache / "synthetic"), key=lambda entry: entry.name):
             label, _, kind = entry.name.removesuffix(".gguf").rpartition("-")
-            name = f"{_PREFIX}{label.replace('+', ',')}@{kind}"
+            name = f"{SYNTHETIC_PREFIX}{label.replace('+', ',')}@{kind}"
             with contextlib.suppress(ModelNotFound):  # a file of somebody else's
                 if SyntheticModel.parse(name).file_name == entry.name:
                     found.append((name, entry.stat().st_size))
@@ -182,7 +182,7 @@ class SyntheticModel:
     @classmethod
     def parse(cls, name: str) -> SyntheticModel:
         """Raises: ModelNotFound: there is no such shape, number or type; the message lists what there is."""
-        label, _, kind = name.removeprefix(_PREFIX).partition("@")
+        label, _, kind = name.removeprefix(SYNTHETIC_PREFIX).partition("@")
         ggml_type = RANDOM_TYPES.get((kind or _TYPE_DEFAULT).lower())
         if ggml_type is None:
             raise ModelNotFound(f"{kind[:40]!r} is no type of synthetic weights; {', '.join(RANDOM_TYPES)} are")

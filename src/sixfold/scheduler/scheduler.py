@@ -176,6 +176,7 @@ class Scheduler:
             step_decode_rows=counters.step_decode_rows,
             queued_tokens=self._n_queued_tokens,
             queue_wait_s=(self._n_open - n_running) * self._pace.place_s(),
+            run_s=n_running * self._pace.place_s(),  # Little's law
             place_s=self._pace.place_s(),
             finished=dict(counters.finished),
         )

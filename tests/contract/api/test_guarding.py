@@ -138,6 +138,16 @@ def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> N
     assert target.complete(max_tokens=1).status == 200
 
 
+def test_a_deadline_that_the_answer_itself_will_miss_is_refused_at_once(serve: Any) -> None:
+    fake = FakeEngine()
+    fake.told = {"queue_wait_s": 10.0, "run_s": 15.0, "place_s": 0.1}
+    target, _ = serve(fake)
+    refused = target.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "timeout": 20.0})
+    check_refusal(refused)
+    assert code(refused) == "deadline_unreachable"
+    assert target.complete(max_tokens=1, timeout=60.0).status == 200
+
+
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_day", "max_concurrent"])
 def test_a_keys_limit_has_its_own_code(serve: Any, tmp_path: Path, limit: str) -> None:
     keys = Keys(tmp_path, **{limit: 3 if limit == "requests_per_minute" else 12 if "tokens" in limit else 1})

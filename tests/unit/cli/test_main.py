@@ -22,7 +22,9 @@ def raise_from_list(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> No
     def fail() -> int:
         raise error
 
-    monkeypatch.setattr(cli_main.cli.commands["list"], "callback", fail)
+    command = cli_main.cli.get_command(click.Context(cli_main.cli), "list")
+    assert command is not None
+    monkeypatch.setattr(command, "callback", fail)
 
 
 @pytest.mark.parametrize(

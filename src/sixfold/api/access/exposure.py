@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import ssl
 import stat
 
 from sixfold.api.access.keys import load_keys
@@ -74,6 +73,8 @@ def _check_tls(config: ApiConfig) -> None:
             raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", param=flag) from None
         if mode & (stat.S_IWGRP | stat.S_IWOTH) or (flag == "--tls-key" and mode & stat.S_IRWXO):
             raise ConfigError(f"{flag} {path} is open to other users (mode {mode & 0o777:o}); chmod 600", param=flag)
+    import ssl  # a server without a certificate does not wait for it
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # A password is never asked for: nobody may be there to type it.

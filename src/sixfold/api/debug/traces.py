@@ -5,16 +5,18 @@ trace. Made in a thread, of what all processes have noted anyway; nothing is swi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.debug.requests import not_among_the_latest
 from sixfold.errors import InvalidRequest, NotReady
-from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
+
+if TYPE_CHECKING:
+    from sixfold.observability.chrome_trace import CounterSample
 
 __all__ = ["MAX_SECONDS", "Trace", "timeline", "trace"]
 
@@ -76,6 +78,8 @@ def _document(
     start_ns: int,
     end_ns: int,
 ) -> bytes:
+    from sixfold.observability.chrome_trace import ProcessTrack, chrome_trace
+
     tracks = [
         ProcessTrack(role.replace("-", " "), meter.pid, meter.recent(start_ns))
         for role, meter in observatory.processes.meters()
@@ -85,6 +89,8 @@ def _document(
 
 
 def _counters(call: Call) -> list[CounterSample]:
+    from sixfold.observability.chrome_trace import CounterSample  # no start waits for it
+
     return [
         CounterSample(
             at_ns,
