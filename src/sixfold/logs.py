@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from sixfold.log_stream import LogStream, can_write
+
 __all__ = [
     "KEY_PREFIX",
     "READY",
@@ -68,8 +70,7 @@ def set_up_logging(role: str, level: str, form: str = "plain", *, holds_text: bo
     global _form
     own = logging.getLevelNamesMapping()[level.upper()]
     messages = not holds_text or own <= logging.DEBUG
-    handler = logging.StreamHandler()
-    handler.setFormatter((JsonFormatter if form == "json" else PlainFormatter)(role, messages=messages))
+    handler = _Lines((JsonFormatter if form == "json" else PlainFormatter)(role, messages=messages))
     logging.basicConfig(level=max(own, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("sixfold").setLevel(own)
     READY.setLevel(logging.INFO)
@@ -88,8 +89,35 @@ def set_up_logging(role: str, level: str, form: str = "plain", *, holds_text: bo
     sys.excepthook, threading.excepthook = on_error, on_thread_error
 
 
+class _Lines(logging.Handler):
+    """Lines to standard error, for which nobody waits."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._stream = LogStream(2, self._lost)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write(self.format(record))
+        except Exception:  # noqa: BLE001  whatever is wrong with a line: the process goes on without it
+            self.handleError(record)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def _lost(self, n: int) -> str:
+        fields = {"n": n}
+        message = "%(n)d lines are lost: standard error was not read"
+        return self.format(logging.LogRecord("sixfold.logs", logging.WARNING, __file__, 0, message, (fields,), None))
+
+
 def last_words(role: str, sentence: str) -> None:
-    """Of a process that has no memory left: written with as little of it as can be, past the handler."""
+    """Of a process that has no memory left: written with as little of it as can be, past the handler, unless that would
+    make it wait."""
+    if not can_write(2):
+        return
     if _form != "json":
         os.write(2, f"sixfold: {role}: {sentence}\n".encode())
         return
@@ -149,7 +177,7 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_shown, value))
     text = "-" if value is None else str(value)
-    return text if _BARE.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
+    return text if _BARE.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class JsonFormatter(logging.Formatter):

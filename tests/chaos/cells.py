@@ -76,8 +76,14 @@ _GONE = _ends(
 _FAILED_START = _ends("the server ends with status 4", 4)
 _NOT_STARTED = _ends("the server ends at once with status 0", 0)
 _READY_LATER = Outcome("ready once it is continued")
-_MAY_START = Outcome(
-    "ready, or the server ends with a status that is not 0", exits=frozenset({1, 4}), restarts=None, may_go_on=True
+_READY_IF_ALL_STARTED = Outcome(
+    "ready if it has started all processes, else the server ends with status 4", exits=frozenset({4}), may_go_on=True
+)
+_READY_ANYWAY = Outcome("ready: it has started all processes")
+_READY_IF_ENOUGH = Outcome(
+    "ready, or the server ends with status 4, should the rest of its start need memory that it does not have",
+    exits=frozenset({4}),
+    may_go_on=True,
 )
 _UNNOTICED = Outcome("nothing; deaths meanwhile are seen to afterwards")
 _NO_MEMORY_NEEDED = Outcome("nothing: it needs no memory for what is under way")
@@ -121,9 +127,10 @@ def expected(cell: Cell) -> Outcome:
         case "supervisor", "TERM":
             return _NOT_STARTED if is_early else _CUT_SHORT if is_late else _DRAINED
         case "supervisor", "memory":
-            return _MAY_START if is_early else _DRAINED if is_late else _NO_MEMORY_NEEDED
-        case _, "memory" if cell.phase == "loading":
-            return _MAY_START
+            early = _READY_IF_ALL_STARTED if cell.phase == "starting" else _READY_ANYWAY
+            return early if is_early else _DRAINED if is_late else _NO_MEMORY_NEEDED
+        case "api", "memory" if cell.phase == "loading":
+            return _READY_IF_ENOUGH
         case _, _ if is_early:
             return _FAILED_START
         case "api", "memory":

@@ -1,6 +1,6 @@
 """The kill matrix on real processes: every cell is tried, and compared with what `cells.py` says.
 
-    python -m tests.chaos.matrix                                     96 cells, about six minutes
+    python -m tests.chaos.matrix                                     96 cells, about seven minutes
     python -m tests.chaos.matrix --role engine --phase decode        some of them
 
 Prints a table in Markdown. The exit status is 1 when a cell has another outcome than written down. Run from a checkout.
@@ -26,13 +26,15 @@ from sixfold.engine.progress import Count
 __all__ = ["Observation", "main", "try_cell"]
 
 N_TOKENS = 60
-LOAD_MS = 3000
 STEP_MS = 8
 HANG_S = 1.5
-LOADING_HANG_S = 6.0
-"""A scripted worker that loads does nothing at all."""
+LOADING_HANG_S = 30.0
+"""A worker that is held while it loads does nothing, for as long as the others need to come so far. Processes that are
+stopped have five seconds whatever this is."""
 PROMPT = "a prompt that takes a while to read " * 12
 FLAGS = ("--max-num-batched-tokens", "32", "--drain-timeout-s", "25")
+N_PROCESSES = 3
+"""That the supervisor starts."""
 STOPPED_FOR_S = 1.0
 """The supervisor, which nobody replaces."""
 STARVED_FOR_S = 1.0
@@ -51,6 +53,12 @@ class Observation:
     restarts: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     """Whatever no outcome allows."""
+    hit: tuple[str, int] | None = None
+    """Role and id of a process that may survive it."""
+    survived: bool | None = None
+    """Whether that process is there in the end; None: nobody looked."""
+    all_started: bool | None = None
+    """Whether the supervisor had started all processes when it was hit; None: nobody looked."""
 
     def __str__(self) -> str:
         parts = [f"{n} {end}" for end, n in sorted(collections.Counter(self.ends).items())]
@@ -66,6 +74,14 @@ class Observation:
             faults.append("the server went on")
         if self.exit is not None and self.exit not in outcome.exits:
             faults.append(f"the server ended with {self.exit}")
+        if self.all_started is not None and self.all_started != (self.exit is None):
+            faults.append(f"all processes had been started: {self.all_started}")
+        if self.survived is not None and cell.fault == "memory":
+            # Where two things may come of it, each is one of them as a whole.
+            if self.survived and "broken" in self.ends:
+                faults.append("connections broke of a process that lives")
+            if self.exit is None and self.survived != (not self.restarts.get(cell.role)):
+                faults.append("it lives and was started again" if self.survived else "it is gone, and no other came")
         if self.exit is None and outcome.restarts is not None:
             was = self.restarts.get(cell.role, 0) > 0
             if was != outcome.restarts:
@@ -85,10 +101,10 @@ def undisturbed() -> tuple[list[Answer], list[Answer]]:
 def try_cell(cell: Cell) -> Observation:
     """Start a server, bring it into the phase, hit, and see."""
     seen = Observation()
+    script = json.dumps({"step_ms": STEP_MS})
     is_loading = cell.phase == "loading"
-    script = {"step_ms": STEP_MS, "load_ms": LOAD_MS if is_loading else 0}
-    hang_s = LOADING_HANG_S if is_loading else HANG_S
-    with Site("scripted", *FLAGS, "--hang-timeout-s", str(hang_s), script=json.dumps(script)) as site:
+    flags = (*FLAGS, "--hang-timeout-s", str(LOADING_HANG_S if is_loading else HANG_S))
+    with Site("scripted", *flags, script=script, holds=is_loading) as site:
         try:
             if cell.phase in ("starting", "loading"):
                 _hit_early(site, cell, seen)
@@ -114,17 +130,25 @@ def try_cell(cell: Cell) -> Observation:
 
 
 def _hit_early(site: Site, cell: Cell, seen: Observation) -> None:
-    """Before the server is ready."""
-    if cell.phase == "starting":
-        pid = site.wait_pid(cell.role if cell.role != "supervisor" else "worker")
-        pid = site.wait_pid(cell.role) if cell.role == "supervisor" else pid
-    else:
+    """Before the server is ready. The worker loads until it is hit, however long the others need to come so far."""
+    if cell.phase == "loading":
         wait_for("the engine at the worker's door", lambda: _loads(site))
         pid = site.wait_pid(cell.role)
-    site.hit(cell.role, cell.fault, pid)
+    elif cell.role == "supervisor":
+        site.wait_pid("worker")
+        pid = site.wait_pid(cell.role)
+    else:
+        pid = site.wait_pid(cell.role)
+    if cell == Cell("supervisor", "memory", "starting"):
+        with site.frozen(pid):  # so that what it had started is known
+            site.hit(cell.role, cell.fault, pid)
+            seen.all_started = len(site.server.children()) == N_PROCESSES
+    else:
+        site.hit(cell.role, cell.fault, pid)
     if cell.role == "supervisor" and cell.fault == "STOP":
         time.sleep(STOPPED_FOR_S)
         site.mend(cell.fault, pid)
+    site.let_load()
     wait_for(
         "the server's start or end", lambda: site.server.wait_announced(0.01) or site.server.process.poll() is not None
     )
@@ -176,8 +200,10 @@ def _hit_late(site: Site, cell: Cell, seen: Observation) -> None:
         elif not answer.is_part_of(right):
             end = "wrong part"
         seen.ends.append(end)
-    if cell.role in ("engine", "worker") and cell.fault == "memory":
-        site.mend(cell.fault, pid) if site.pid(cell.role) == pid else None
+    if cell.fault == "memory" and cell.phase != "draining":
+        seen.hit = cell.role, pid
+        if cell.role in ("engine", "worker") and site.pid(cell.role) == pid:
+            site.mend(cell.fault, pid)
     seen.restarts = site.restarts()
     seen.exit = site.server.process.poll()
 
@@ -203,6 +229,9 @@ def _check_serves(site: Site, seen: Observation) -> None:
         seen.faults.append("other answers afterwards")
     site.server.wait_idle()
     seen.restarts = site.restarts()
+    if seen.hit is not None:
+        role, pid = seen.hit
+        seen.survived = site.pid(role) == pid
     status = site.server.stop()
     if status != 0:
         seen.faults.append(f"status {status} in the end")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
+import json
 import os
+import re
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +49,29 @@ def wait_for(what: str, there: Callable[[], Any], timeout_s: float = 20.0) -> An
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an idle process takes."""
+    """What an idle process takes.
 
-    descriptors: int
+    Attributes:
+        descriptors: what each refers to, without the numbers of pipes and sockets.
+        private_kib: resident memory that is nobody else's, and no file's.
+        mapped_kib: resident pages of files and of shared memory: programs, libraries, and the rings in the run
+            directory, whose size is fixed, and which are a process's as it comes to use them.
+    """
+
+    descriptors: collections.Counter[str]
     threads: int
-    resident_kib: int
+    private_kib: int
+    mapped_kib: int
 
     @classmethod
     def of(cls, pid: int) -> Footprint:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        return cls(len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"]), int(status["VmRSS"].removesuffix("kB")))
+        private, *mapped = (int(status[name].removesuffix("kB")) for name in ("RssAnon", "RssFile", "RssShmem"))
+        descriptors: collections.Counter[str] = collections.Counter()
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the one that lists, of this process
+                descriptors[re.sub(r":\[\d+\]$", "", os.readlink(f"/proc/{pid}/fd/{fd}"))] += 1
+        return cls(descriptors, int(status["Threads"]), private, sum(mapped))
 
 
 class Site:
@@ -64,10 +80,15 @@ class Site:
     Args:
         arguments: of `sixfold serve`.
         script: of the scripted executor, as JSON; empty: there is none.
+        holds: the worker loads until `let_load`; needs a script.
     """
 
-    def __init__(self, *arguments: str, script: str = "") -> None:
+    def __init__(self, *arguments: str, script: str = "", holds: bool = False) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="chaos-"))
+        self._held = self.root / "held"
+        if holds:
+            self._held.touch()
+            script = json.dumps({**json.loads(script), "load_while": str(self._held)})
         if script:
             (self.root / "script.json").write_text(script)
             arguments = (*arguments, "--script", str(self.root / "script.json"))
@@ -75,6 +96,8 @@ class Site:
         self.run_root.mkdir()
         self.server = Server(*arguments, run_root=self.run_root)
         self._limits: dict[int, tuple[int, int]] = {}
+        self._others = set(children_of(os.getpid()))
+        """Processes of somebody else: servers that other tests share."""
 
     def __enter__(self) -> Site:
         self.server.launch()
@@ -119,6 +142,10 @@ class Site:
     def wait_count(self, count: Count, least: int = 1) -> None:
         wait_for(f"{count.name} of {least}", lambda: (c := self.counts()) is not None and c[count] >= least)
 
+    def let_load(self) -> None:
+        """Let the worker end its loading."""
+        self._held.unlink(missing_ok=True)
+
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def hit(self, role: str, fault: str, pid: int) -> None:
@@ -129,7 +156,7 @@ class Site:
                 self._limits[pid] = limits
                 resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, limits[1]))
             else:
-                os.kill(pid, {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "TERM": signal.SIGTERM}[fault])
+                os.kill(pid, signal.Signals[f"SIG{fault}"])
 
     def mend(self, fault: str, pid: int) -> None:
         """Take a fault back that can be taken back."""
@@ -138,6 +165,16 @@ class Site:
                 resource.prlimit(pid, resource.RLIMIT_AS, self._limits.pop(pid))
             elif fault == "STOP":
                 os.kill(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def frozen(self, pid: int) -> Iterator[None]:
+        """A process that does nothing meanwhile."""
+        os.kill(pid, signal.SIGSTOP)
+        wait_for("a process that stands", lambda: _state(pid) == "T")
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
@@ -176,7 +213,7 @@ class Site:
             found = [
                 f"process {title}"
                 for pid, title in _living(os.getpid()).items()
-                if pid != supervisor and "sixfold" in title
+                if pid != supervisor and pid not in self._others and "sixfold" in title
             ]
             found += [f"file {path.name}" for path in self.run_root.iterdir()]
             found += ["socket"] * self.sockets()
@@ -190,6 +227,11 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:
         return ""
+
+
+def _state(pid: int) -> str:
+    """As of proc(5): `R`, `S`, `T` ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _living(parent: int) -> dict[int, str]:

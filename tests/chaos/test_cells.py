@@ -47,6 +47,25 @@ def test_a_difference_is_seen() -> None:
     assert all(seen.differs(cell, expected(cell)) for seen in wrong)
 
 
+def test_of_two_ways_one_is_gone_as_a_whole() -> None:
+    cell = Cell("api", "memory", "streaming")
+    right = [
+        Observation(["whole", "error 500"], survived=True),
+        Observation(["whole", "broken"], restarts={"api": 1}, survived=False),
+    ]
+    assert not any(seen.differs(cell, expected(cell)) for seen in right)
+    wrong = [
+        Observation(["whole", "broken"], survived=True),
+        Observation(["whole"], restarts={"api": 1}, survived=True),
+        Observation(["broken"], survived=False),
+    ]
+    assert all(seen.differs(cell, expected(cell)) for seen in wrong)
+    cell = Cell("supervisor", "memory", "starting")
+    assert not Observation(exit=4, all_started=False).differs(cell, expected(cell))
+    assert Observation(exit=4, all_started=True).differs(cell, expected(cell))
+    assert Observation(all_started=False).differs(cell, expected(cell))
+
+
 def test_a_part_of_an_answer_and_what_is_none() -> None:
     whole = Answer("whole", {0: ["abc", [1, 2, 3], [], "stop"]})
     assert Answer("broken", {0: ["ab", [1, 2], [], None]}).is_part_of(whole)

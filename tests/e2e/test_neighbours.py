@@ -45,6 +45,14 @@ def together(server: Server, bodies: list[dict[str, Any]]) -> list[Any]:
         return list(pool.map(lambda body: complete(server, body), bodies))
 
 
+LABELS = {"model_name", "api_server", "le", "state", "role", "status", "reason", "finished_reason", "cause"} | {
+    "process",
+    "site",
+    "kind",
+    "part",
+}
+
+
 class Scraper:
     """Reads `/metrics` over and over: what a scrape holds must parse, and no counter may fall."""
 
@@ -81,9 +89,7 @@ class Scraper:
                 key = sample.name, *sorted(sample.labels.items())
                 if family.type in ("counter", "histogram") and not sample.name.endswith("_created"):
                     assert sample.value >= self.last.get(key, 0.0), f"{key} fell"
-                assert set(sample.labels) <= {"model_name", "api_server", "state", "role", "status", "le"} | {
-                    "finished_reason"
-                }, "labels are few and fixed"
+                assert set(sample.labels) <= LABELS, "labels are few and fixed"
                 self.last[key] = sample.value
         self.n += 1
 

@@ -36,6 +36,9 @@ from sixfold.messages import (
     Welcome,
     WorkerFacts,
 )
+from sixfold.observability.history import Event, History
+from sixfold.observability.meter import Meter
+from sixfold.observability.sites import ENGINE_RECEIVE
 from sixfold.transport import FrameReader, codecs, frame
 
 Case = tuple[str, bytes, int]
@@ -44,6 +47,7 @@ Case = tuple[str, bytes, int]
 REGRESSIONS: list[Case] = []
 BYTES_MAX = 4 << 20
 
+_HISTORY, _METER = History.private(), Meter.private()
 _FACTS = WorkerFacts(1, 8, 2, 64, "x", 0, 0)
 _SAMPLING = Sampling(seed=2**64 - 1, logit_bias={5: 1.5}, bad_words=((1, 2),), stop_token_ids=(0,), grammar="g")
 _LOGPROBS = TokenLogprobs(-0.5, 0, [1], [-0.5])
@@ -178,9 +182,17 @@ def _decode(body: bytes) -> None:
     decoders = (codecs.decode_to_engine, codecs.decode_control, codecs.decode_output, codecs.decode_worker_facts)
     for decode in (*decoders, decode_result, lambda b: StepArrays.unpack(decode_step(b)), _greet):
         try:
-            decode(body)
+            _note(decode(body))
         except ProtocolError:
             continue
+
+
+def _note(message: object) -> None:
+    """What a process writes of a message before it knows whether that means anything."""
+    if hasattr(message, "uid"):
+        _HISTORY.note(Event.RECEIVED, message.uid)
+    if hasattr(message, "step_id"):
+        _METER.add(ENGINE_RECEIVE, 0, 1, message.step_id)
 
 
 def _greet(body: bytes) -> None:

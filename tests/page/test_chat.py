@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.serving import Server
 
 from sixfold.api.access.keys import new_key
+from sixfold.cli.chat import CHAT_SAMPLING
 
 OpenPage = Callable[..., Any]
 Scripted = Callable[[Any, list[Any]], None]
@@ -91,8 +92,21 @@ def test_edit_regenerate_and_what_is_kept(server: Server, open_page: OpenPage, s
     assert [one["role"] for one in saved["messages"]] == ["user", "assistant"]
 
 
+def test_a_first_visit_samples_as_chat_does_and_a_later_one_as_was_chosen(server: Server, open_page: OpenPage) -> None:
+    two_are_filled = "() => [...document.querySelectorAll('.numbers input')].filter(one => one.value).length === 2"
+    page = open_page(server.url)
+    page.wait_for_function(two_are_filled)
+    chosen = [page.get_by_label(name, exact=True).input_value() for name in ("Temperature", "Top p")]
+    assert [float(one) for one in chosen] == list(CHAT_SAMPLING.values())
+    page.get_by_role("button", name="Use the server's defaults").click()
+    page.reload()
+    page.locator("#state", has_text="ready").wait_for()
+    assert page.get_by_label("Temperature").input_value() == ""
+
+
 def test_settings_reach_the_server_and_empty_ones_do_not(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url)
+    page.get_by_role("button", name="Use the server's defaults").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("Longest answer").fill("3")
@@ -176,3 +190,109 @@ def test_a_restart_of_the_engine_is_a_pause(server: Server, open_page: OpenPage,
     engine = next(pid for pid, line in server.children().items() if "engine" in line)
     os.kill(engine, 9)
     assert answer(page) == "one " * 200 + "two "
+
+
+@pytest.mark.parametrize("place", ["toString", "__proto__", "nowhere", "anatomy/%E0%A4%A", "chat/%"])
+def test_an_address_that_names_nothing_shows_a_view(server: Server, open_page: OpenPage, place: str) -> None:
+    page = open_page(f"{server.url}/#{place}")
+    page.locator(".view:not([hidden])").wait_for()
+    assert page.locator("#state").inner_text() != "" and page.locator('[aria-current="page"]').count() == 1
+
+
+def test_a_browser_that_keeps_nothing_can_chat(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    page = open_page(server.url)
+    page.add_init_script(
+        "for (const name of ['localStorage', 'sessionStorage'])"
+        " Object.defineProperty(window, name, {get() { throw new DOMException('denied', 'SecurityError'); }});"
+    )
+    page.reload()
+    scripted(page, ["one "])
+    ask(page)
+    assert answer(page) == "one "
+    page.get_by_role("button", name="Theme").click()
+    assert page.get_by_role("button", name="Theme: light").is_visible()
+
+
+def test_what_is_kept_is_only_believed_where_this_page_wrote_it(server: Server, open_page: OpenPage) -> None:
+    good = {"id": "1", "title": HOSTILE, "system": "", "messages": [{"role": "user", "content": HOSTILE}]}
+    junk: list[Any] = [None, 3, {"id": "2", "messages": [None]}, {**good, "id": "3", "messages": [{"role": "x"}]}]
+    page = open_page(server.url)
+    page.evaluate("kept => localStorage.setItem('sixfold.conversations', kept)", json.dumps([*junk, good]))
+    page.evaluate(
+        "localStorage.setItem('sixfold.settings', '[null'); localStorage.setItem('sixfold.theme', 'toString')"
+    )
+    page.reload()
+    assert page.locator(".message .body").all_inner_texts() == [HOSTILE]
+    assert page.locator(".conversations li").count() == 1 and page.locator(".message img").count() == 0
+    page.evaluate("localStorage.setItem('sixfold.conversations', 'null')")
+    page.reload()
+    page.get_by_text("Nothing has been said yet.").wait_for()
+
+
+def titles(page: Any) -> list[str]:
+    return [one["title"] for one in json.loads(page.evaluate("localStorage.getItem('sixfold.conversations')") or "[]")]
+
+
+def test_two_tabs_keep_each_others_conversations(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
+    one = open_page(server.url)
+    with one.context.expect_page() as opened:
+        one.evaluate("url => { window.open(url); }", server.url)
+    other = opened.value
+    other.locator("#message").wait_for()
+    for page, text in ((one, "first"), (other, "second"), (one, "third")):
+        scripted(page, ["one "])
+        page.locator("#new-chat").click()
+        ask(page, text)
+        answer(page)
+    assert sorted(titles(one)) == ["first", "second", "third"]
+    one.get_by_role("button", name="Delete “second”").click()
+    assert sorted(titles(one)) == ["first", "third"]
+
+
+def test_a_conversation_that_is_too_long_costs_no_other(
+    server: Server, open_page: OpenPage, scripted: Scripted
+) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "])
+    ask(page, "short")
+    answer(page)
+    page.locator("#new-chat").click()
+    ask(page, "long " + "x" * 2_000_000)
+    page.locator("#regenerate").wait_for()  # the server refuses it
+    assert titles(page) == ["short"] and page.locator(".conversations li").count() == 2
+    page.get_by_role("button", name="short", exact=True).click()
+    assert answer(page) == "one "
+
+
+def test_another_conversation_chosen_while_an_answer_comes(
+    server: Server, open_page: OpenPage, scripted: Scripted
+) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "])
+    ask(page, "before")
+    answer(page)
+    page.locator("#new-chat").click()
+    scripted(page, ["two "] * 1500)
+    ask(page, "now").locator(".token").nth(3).wait_for()
+    page.get_by_role("button", name="before", exact=True).click()
+    page.locator("#regenerate").wait_for()
+    page.locator("#send").wait_for()
+    scripted(page, ["three "])
+    page.locator("#regenerate").click()
+    page.get_by_text("three").first.wait_for()
+    server.wait_idle()
+
+
+def test_regenerate_and_stop_as_fast_as_they_can_be_pressed(
+    server: Server, open_page: OpenPage, scripted: Scripted
+) -> None:
+    page = open_page(server.url)
+    scripted(page, ["one "] * 500)
+    ask(page)
+    for _ in range(6):
+        page.locator("#stop").click()
+        page.locator("#regenerate").click()
+    page.locator("#stop").click()
+    page.locator("#regenerate").wait_for()
+    assert page.locator(".message").count() == 2
+    server.wait_idle()

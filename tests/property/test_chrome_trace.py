@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sixfold.observability.chrome_trace import CounterSample, ProcessTrack, chrome_trace
-from sixfold.observability.meter import Interval
+from sixfold.observability.meter import Stay
 from sixfold.observability.sites import SITES
-from sixfold.observability.timeline import Interval as StateInterval
-from sixfold.observability.timeline import RequestTimeline, State
+from sixfold.observability.timeline import Interval, RequestTimeline, State
 from sixfold.observability.trace_check import check_trace
 
 IDS = {site.name: number for number, site in enumerate(SITES)}
@@ -24,10 +23,10 @@ ROLES = ("api 0", "api 1", "engine", "worker 0")
 
 
 @st.composite
-def intervals(draw: st.DrawFn) -> Interval:
+def intervals(draw: st.DrawFn) -> Stay:
     start = draw(TIMES)
     end = start + draw(st.integers(0, 800))
-    return Interval(start, end, draw(st.integers(0, len(SITES) - 1)), draw(st.integers(0, 6)), draw(st.integers(0, 4)))
+    return Stay(start, end, draw(st.integers(0, len(SITES) - 1)), draw(st.integers(0, 6)), draw(st.integers(0, 4)))
 
 
 @st.composite
@@ -36,7 +35,7 @@ def timelines(draw: st.DrawFn) -> RequestTimeline:
     names = [draw(st.sampled_from(list(State))) for _ in marks[1:]]
     uid = draw(st.integers(1, 4))
     states = [
-        StateInterval(begin, end, state, "api.verdict", draw(st.sampled_from(ROLES)), draw(st.integers(-1, 6)), uid)
+        Interval(begin, end, state, "api.verdict", draw(st.sampled_from(ROLES)), draw(st.integers(-1, 6)), uid)
         for begin, end, state in zip(marks, marks[1:], names, strict=False)
         if draw(st.booleans())
     ]
@@ -54,7 +53,7 @@ def timelines(draw: st.DrawFn) -> RequestTimeline:
     TIMES,
 )
 def test_every_trace_is_right(
-    meters: list[list[Interval]], requests: list[RequestTimeline], samples: list[int], start: int, end: int
+    meters: list[list[Stay]], requests: list[RequestTimeline], samples: list[int], start: int, end: int
 ) -> None:
     tracks = [ProcessTrack(role, 100 + i, found) for i, (role, found) in enumerate(zip(ROLES, meters, strict=False))]
     counters = [CounterSample(at, 1, 2, 3, 4, 5) for at in sorted(samples)]
@@ -82,17 +81,17 @@ def example() -> dict[str, Any]:
     tracks = []
     for pid, role in enumerate(("api 0", "engine", "worker 0"), 100):
         own = [
-            Interval(start, end, IDS[name], step, 7 if name in ("api.verdict", "engine.receive") else 0)
+            Stay(start, end, IDS[name], step, 7 if name in ("api.verdict", "engine.receive") else 0)
             for process, name, start, end, step in route
             if process == role
         ]
         tracks.append(ProcessTrack(role, pid, own))
     states = [
-        StateInterval(0, 100, State.PARSE, "api.parse", "api 0"),
-        StateInterval(100, 200, State.SUBMIT, "api.verdict", "api 0"),
-        StateInterval(200, 210, State.ADMISSION, "", "engine", uid=7),
-        StateInterval(410, 950, State.PREFILL, "worker.forward", "worker 0", step=1, uid=7),
-        StateInterval(1200, 1300, State.DELIVER, "api.deliver", "api 0", uid=7),
+        Interval(0, 100, State.PARSE, "api.parse", "api 0"),
+        Interval(100, 200, State.SUBMIT, "api.verdict", "api 0"),
+        Interval(200, 210, State.ADMISSION, "", "engine", uid=7),
+        Interval(410, 950, State.PREFILL, "worker.forward", "worker 0", step=1, uid=7),
+        Interval(1200, 1300, State.DELIVER, "api.deliver", "api 0", uid=7),
     ]
     request = RequestTimeline("req-1", [7], 0, 1400, True, states, states, process="api 0")
     counters = [CounterSample(500, 90, 8, 2, 1, 0)]
@@ -213,7 +212,7 @@ def test_the_check_sees_what_is_wrong(name: str) -> None:
 
 def test_a_restarted_engine_numbers_its_steps_anew() -> None:
     route = (("engine.handover", 10), ("engine.commit", 20), ("engine.handover", 100), ("engine.commit", 110))
-    intervals = [Interval(start, start + 5, IDS[name], 1, 0) for name, start in route]
+    intervals = [Stay(start, start + 5, IDS[name], 1, 0) for name, start in route]
     document = chrome_trace([ProcessTrack("engine", 1, intervals)], [], start_ns=0, end_ns=200)
     assert check_trace(document) == []
     arrows = [(event["ph"], event["ts"]) for event in events_of(document, "stf")]

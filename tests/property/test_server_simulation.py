@@ -14,7 +14,7 @@ from tests.server_simulation import run_seed
 
 SEEDS = range(1, 401)
 MUTATION_SEEDS = 300
-REGRESSIONS: list[int] = []
+REGRESSIONS: list[int] = [1006, 3843]
 """Seeds that once broke a promise."""
 
 

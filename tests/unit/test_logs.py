@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import re
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
 
 from sixfold.api.access.keys import new_key
+from sixfold.log_stream import LogStream
 from sixfold.logs import JsonFormatter, PlainFormatter, safe
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -105,3 +110,58 @@ def test_the_last_words_of_a_process_without_memory_have_the_log_s_form() -> Non
     document = json.loads(done.stderr)
     assert {"time", "level", "logger", "role", "pid", "message"} == set(document)
     assert (document["role"], document["logger"]) == ("worker 0", "sixfold.worker")
+
+
+def test_a_quote_cannot_be_left_by_what_is_quoted() -> None:
+    line = PlainFormatter("api 0").format(record("request", {"prompt": '\\" status=200 x="'}))
+    assert line.endswith('request prompt="\\\\\\" status=200 x=\\""')
+
+
+def reads_of(fd: int) -> bytes:
+    """What is there now."""
+    os.set_blocking(fd, False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(fd, 1 << 16):
+            found += piece
+    return found
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "pipe of another user"])
+def test_nobody_waits_for_who_does_not_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "socket":
+        ends = socket.socketpair()
+        reader, writer = ends[0].detach(), ends[1].detach()
+    else:
+        reader, writer = os.pipe()
+    if kind == "pipe of another user":
+        monkeypatch.setattr(os, "isatty", lambda _: False)
+        monkeypatch.setattr("sixfold.log_stream.stat.S_ISFIFO", lambda _: False)
+    stream = LogStream(writer, lambda n: f"{n} are lost")
+    lines = [f"{i} " + "x" * 3000 for i in range(1000)]
+    for line in lines:
+        stream.write(line)  # a write that waits never returns: nobody reads
+    assert stream.n_lost and os.get_blocking(writer)
+    n_lost = stream.n_lost
+    found = b""
+    while b"are lost" not in found:
+        found += reads_of(reader)
+    said = found.decode().splitlines()
+    assert said == [*lines[: 1000 - n_lost], f"{n_lost} are lost"]
+    stream.write("again")
+    while b"again" not in found:
+        found += reads_of(reader)
+    os.close(reader)
+    with contextlib.suppress(BrokenPipeError):
+        stream.write("to nobody")
+    stream.close()
+    os.close(writer)
+
+
+def test_a_file_gets_every_line(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "wb") as file:
+        stream = LogStream(file.fileno(), str)
+        for i in range(200):
+            stream.write(f"{i} " + "x" * 10_000)
+        stream.close()
+    assert [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()] == [str(i) for i in range(200)]

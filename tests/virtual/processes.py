@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from random import Random
@@ -58,10 +58,10 @@ from sixfold.messages import (
     TokenDelta,
     WorkerFacts,
 )
+from sixfold.observability.calls import CallRing
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.metrics import ApiMetrics
-from sixfold.observability.requests import RequestRing
 from sixfold.scheduler import Scheduler
 from sixfold.transport import FrameSocket, codecs
 from sixfold.transport.frames import PROTOCOL
@@ -168,6 +168,7 @@ class WorkerProcess:
         self.fake = fake
         self._worker = Worker(_Backend(fake, facts))
         self._late_step: StepArrays | None = None
+        self._results: deque[tuple[FrameSocket, StepResult]] = deque()
         self._listener = network.listeners[WORKER] = VirtualListener(self._accept)
 
     def _accept(self) -> None:
@@ -202,9 +203,12 @@ class WorkerProcess:
             self.fake.submit(_plan(step))
         loop, random = self._network.loop, self._network.random
         self._free_s = max(self._free_s, loop.time()) + random.random() * self._step_s
-        loop.call_at(self._free_s, self._finish, channel, result)
+        self._results.append((channel, result))
+        loop.call_at(self._free_s, self._finish)
 
-    def _finish(self, channel: FrameSocket, result: StepResult) -> None:
+    def _finish(self) -> None:
+        """The oldest: two may be due at the same time, and the loop calls those in any order."""
+        channel, result = self._results.popleft()
         if channel is self._steps and channel.fileno() >= 0:
             if self._network.random.random() < FORGED:
                 channel.send(codecs.RESULT, encode(self._forged(result)))
@@ -559,7 +563,7 @@ class _Context(ApiContext):
         self.metrics = ApiMetrics("virtual", lambda: client.stats)
         self.config = ApiConfig()
         self.delivery = Delivery()
-        self.call_ring = RequestRing.private()
+        self.call_ring = CallRing.private()
         self.in_flight = self.scored = 0
         self.draining = False
         self.generations = set()

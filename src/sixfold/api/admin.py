@@ -67,7 +67,8 @@ async def home(call: Call) -> None:
         "  /health         whether requests are taken\n"
         "  /               in a browser: chat, and what happens inside\n\n"
     )
-    text += curl_line(url, client.model_name, chats=client.chat_template is not None)
+    has_keys = call.context.keys is not None
+    text += curl_line(url, client.model_name, chats=client.chat_template is not None, keys=has_keys)
     headers = [(b"x-content-type-options", b"nosniff"), (b"vary", b"accept")]
     await call.respond(200, text.encode(), content_type=b"text/plain; charset=utf-8", headers=headers)
 

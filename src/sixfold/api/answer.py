@@ -110,7 +110,7 @@ async def collect(
         if settle is not None:
             await settle(generation)
         if generation.n_scored > INLINE_SCORED:
-            body = await call.context.aside(document, generation)
+            body = await call.context.threads.aside(document, generation)
         else:
             body = document(generation)
     except ClientGone:

@@ -32,7 +32,8 @@ from sixfold.api.context import ApiContext
 from sixfold.api.debug import requests as debug_requests
 from sixfold.api.debug import traces as debug_traces
 from sixfold.api.debug import waits as debug_waits
-from sixfold.api.debug.live import health, live
+from sixfold.api.debug.health import health
+from sixfold.api.debug.live import live
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.http.errors import ClientGone
 from sixfold.api.openai.chat import create_chat_completion

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
@@ -22,8 +23,8 @@ from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
 from sixfold.api.http.errors import ClientGone, clip, describe, render_error, shape_of
 from sixfold.errors import BodyTimeout, InvalidRequest, NotAllowed, Overloaded, PayloadTooLarge
+from sixfold.observability.calls import CallRecord, current
 from sixfold.observability.meter import now
-from sixfold.observability.requests import CallRecord, current
 from sixfold.observability.sites import API_BODY
 from sixfold.observability.timeline import State
 
@@ -165,6 +166,10 @@ class Call:
             if key == name:
                 return bytes(value)
         return None
+
+    def query(self) -> list[tuple[str, str]]:
+        """Names and values of the URL's query, in order. They are as many as fit into a head."""
+        return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
     @property
     def tenant(self) -> str:

@@ -1,17 +1,14 @@
 """What the handlers share: the engine's face, the configuration, the permits, the threads, the metrics.
 
-Everything here belongs to one event loop; only `in_thread` leaves it.
+Everything here belongs to one event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sixfold import __version__
 from sixfold.api.access.keys import KeyRing, load_keys
@@ -23,16 +20,14 @@ from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.api.open_requests import OpenRequests
 from sixfold.api.peers import A, Peers, Question
 from sixfold.api.responses.store import open_store
+from sixfold.api.threads import TextThreads
 from sixfold.config import ApiConfig
 from sixfold.errors import EngineDead, InvalidRequest, ModelNotFound, NotReady, Overloaded
 from sixfold.messages import AbortNamed, ApiCounts, Found
+from sixfold.observability.calls import CallRing
 from sixfold.observability.delivery import Delivery
-from sixfold.observability.meter import now
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.requests import RequestRing, current
-from sixfold.observability.sites import API_ASIDE, API_THREAD
-from sixfold.observability.timeline import State
 
 if TYPE_CHECKING:
     from sixfold.api.tracing import CallSpans
@@ -46,23 +41,14 @@ MAX_SCORED = 1 << 20
 """Entries of prompts' log-probabilities in one answer."""
 
 LONG_TEXT_CHARS = 64 << 10
-"""Texts that will be truncated may be of any length: from here on they wait for each other (`aside`)."""
+"""Texts that will be truncated may be of any length: from here on they wait for each other (`TextThreads.aside`)."""
 
 SCORED_BUDGET = 3 * MAX_SCORED
 """The same in all that is in flight: beyond it, 429. An entry takes about a hundred bytes here and up to 17 on its way
 from the engine, where all of them could meet in one frame (`transport.frames.MAX_FRAME_BYTES`)."""
 
-TEXT_THREADS = 2
-"""For what is to be generated from. Templates hold the GIL and tokenization does not: one of each can proceed."""
-
-ASIDE_THREADS = 1
-"""For calls that generate nothing, of any length: they wait for each other."""
-
 BODY_BUDGET_FACTOR = 64
 """Bodies of the largest size that may be buffered in part at the same time."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class ByteBudget:
@@ -106,6 +92,7 @@ class ApiContext:
         call_ring: where this process keeps what it knows of its latest calls.
         delivery: how the time of a batch is divided.
         meter: where this process's time is counted.
+        threads: for templates and tokenization.
 
     Args:
         run_dir: where the server's API processes meet; None: this one is alone.
@@ -128,12 +115,11 @@ class ApiContext:
     ) -> None:
         self.client = client
         self.observatory = observatory
-        self.call_ring = observatory.calls if observatory is not None else RequestRing.private()
+        self.call_ring = observatory.calls if observatory is not None else CallRing.private()
         self.config = config
         self.metrics = metrics
         self.delivery = delivery or Delivery()
         self.meter = self.delivery.meter
-        self._notes: deque[tuple[int, int, int]] = deque()
         self.body_budget = ByteBudget(BODY_BUDGET_FACTOR * config.max_body_bytes)
         self.in_flight = 0
         self.scored = 0
@@ -162,8 +148,7 @@ class ApiContext:
 
             self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=f"api {metrics.api_server}")
             metrics.spans_dropped = self.spans.dropped
-        self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
-        self._aside_pool = ThreadPoolExecutor(ASIDE_THREADS, thread_name_prefix="text aside")
+        self.threads = TextThreads(self.meter)
 
     @property
     def fingerprint(self) -> str:
@@ -287,47 +272,6 @@ class ApiContext:
             shown = name if len(name) <= 100 else name[:99] + "\N{HORIZONTAL ELLIPSIS}"
             raise ModelNotFound(f"the model {shown!r} is not served here; {served!r} is", param="model")
 
-    async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run template and tokenizer work beside the event loop."""
-        return await self._run(self._pool, API_THREAD, work, *args, **kwargs)
-
-    async def aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for calls that generate nothing: no generation waits for them."""
-        return await self._run(self._aside_pool, API_ASIDE, work, *args, **kwargs)
-
-    def note(self, site: int, started_ns: int, ended_ns: int) -> None:
-        """Time that was spent in a thread: the meter has one writer, the event loop."""
-        self._notes.append((site, started_ns, ended_ns))
-
-    async def _run(
-        self, pool: ThreadPoolExecutor, site: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        record, asked_ns = current.get(), now()
-        before = record.state if record is not None else None
-
-        def call() -> R:
-            began_ns = now()
-            self.note(site, asked_ns, began_ns)
-            token = current.set(record)
-            if record is not None:
-                record.enter(before, began_ns)
-            try:
-                return work(*args, **kwargs)
-            finally:
-                if record is not None:
-                    record.enter(State.RESUME)
-                current.reset(token)
-
-        if record is not None:
-            record.enter(State.THREAD, asked_ns)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, call)
-        finally:
-            if record is not None:
-                record.enter(before)
-            while self._notes:
-                self.meter.add(*self._notes.popleft())
-
     async def meet_peers(self) -> None:
         """Answer the server's other API processes from now on."""
         if self._peers is not None:
@@ -345,8 +289,7 @@ class ApiContext:
     def close(self) -> None:
         if self._peers is not None:
             self._peers.close()
-        for pool in (self._pool, self._aside_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         if self.responses is not None:
             self.responses.close()
         if self.spans is not None:

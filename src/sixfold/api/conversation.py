@@ -13,8 +13,8 @@ from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
 from sixfold.api.fields.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.fields.thinking import thinking_variables
 from sixfold.errors import InvalidRequest
+from sixfold.observability.calls import stage
 from sixfold.observability.meter import now
-from sixfold.observability.requests import stage
 from sixfold.observability.sites import API_TEMPLATE, API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.text import ChatTemplate, Tokenizer
@@ -147,7 +147,7 @@ async def prepare(context: ApiContext, conversation: Conversation) -> Prepared:
     """
     template = template_for(context, conversation)
     n_chars = sum(len(str(message.get("content", ""))) for message in conversation.messages)
-    run = context.aside if conversation.any_length and n_chars > LONG_TEXT_CHARS else context.in_thread
+    run = context.threads.aside if conversation.any_length and n_chars > LONG_TEXT_CHARS else context.threads.run
     return await run(_prepare, context, template, conversation)
 
 
@@ -189,7 +189,7 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
     tokenizer, traits = context.client.tokenizer, template.traits
     started_ns = now()
     parts = render(template, conversation)
-    context.note(API_TEMPLATE, started_ns, now())
+    context.threads.note(API_TEMPLATE, started_ns, now())
     thinking: Thinking = "no"
     if traits.thinks:
         thinking = "open" if _ends_with_open_thought(parts, tokenizer.control) else "maybe"
@@ -199,7 +199,7 @@ def _prepare(context: ApiContext, template: ChatTemplate, conversation: Conversa
         context.prompt_length.check(parts, conversation.messages_field)
     started_ns = now()
     ids = _tokenized(tokenizer, parts, conversation)
-    context.note(API_TOKENIZE, started_ns, now())
+    context.threads.note(API_TOKENIZE, started_ns, now())
     if not ids:
         raise InvalidRequest(
             "the chat template made an empty prompt of these messages", param=conversation.messages_field

@@ -18,14 +18,13 @@ from sixfold.api.access.keys import Caller
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
-from sixfold.api.debug.frames import EndedFrame
 from sixfold.api.engine_face import RequestHandle
 from sixfold.api.http.errors import ClientGone
 from sixfold.detokenizer import ChoiceDelta, OutputProcessor
 from sixfold.errors import DeadlineExceeded, NotReady, RequestFailed, SixfoldError
 from sixfold.messages import GenerateRequest, TokenDelta, TokenLogprobs
+from sixfold.observability.calls import IN_ENGINE, MAX_UIDS
 from sixfold.observability.meter import now
-from sixfold.observability.requests import IN_ENGINE, MAX_UIDS
 from sixfold.observability.timeline import State
 
 __all__ = ["Generation", "TextOptions", "TotalUsage"]
@@ -189,7 +188,7 @@ class Generation:
             self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self.reasons())
         if self._call is not None and self._context.live.is_watched:
-            self._context.live.add_ended(self._ending(self._call))
+            self._context.live.add_ended(self, self._call)
 
     @property
     def asked(self) -> GenerateRequest:
@@ -209,20 +208,6 @@ class Generation:
         if self._call is not None and self._call.fault == "slow_reader":
             cause = "slow_reader"
         self._context.metrics.aborts[cause] += 1
-
-    def _ending(self, call: Call) -> EndedFrame:
-        usage = self.usage()
-        return EndedFrame(
-            id=self._names[-1],
-            label=self._names[0],
-            path=call.scope["path"],
-            uids=[f"{request.uid:x}" for request in self._requests],
-            reasons=self.reasons(),
-            prompt=usage.prompt_tokens,
-            output=usage.completion_tokens,
-            cached=usage.prompt_tokens_details.cached_tokens,
-            ms=(time.monotonic() - call.arrival_s) * 1e3,
-        )
 
     @property
     def call(self) -> Call | None:

@@ -20,7 +20,8 @@ from sixfold.api.anthropic.wire import CountTokensRequest, MessagesRequest
 from sixfold.api.call import Call
 from sixfold.api.debug.feed import MIN_PERIOD_MS
 from sixfold.api.debug.frames import LiveFrame
-from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS, Health
+from sixfold.api.debug.health import Health
+from sixfold.api.debug.live import MAX_FRAMES, MAX_PERIOD_MS
 from sixfold.api.debug.requests import RequestDetail, RequestList
 from sixfold.api.debug.traces import MAX_SECONDS, Trace
 from sixfold.api.debug.waits import WaitList

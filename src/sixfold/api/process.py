@@ -21,7 +21,6 @@ from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.processes import Processes
 
 __all__ = ["main"]
 
@@ -95,7 +94,6 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,
-                    processes=Processes(run_dir, run.config.api.api_server_count),
                     on_started=started,
                     on_turn=on_turn,
                 )
@@ -103,16 +101,18 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
             serving.add_done_callback(lambda _: engine.close())
             try:
                 await connecting
+                gc.freeze()
+                gc.enable()
+                report_ready(ready_fd, chats=text.chat_template is not None)
+                logger.info(
+                    "serving %(model)s on %(host)s port %(port)d",
+                    {"model": engine.model_name, "host": host, "port": port},
+                )
+                await engine.gone()
             except EngineDead:
                 if serving.done():
-                    return  # it was told to end before there was an engine
-                raise
-            gc.freeze()
-            gc.enable()
-            report_ready(ready_fd, chats=text.chat_template is not None)
-            logger.info(
-                "serving %(model)s on %(host)s port %(port)d", {"model": engine.model_name, "host": host, "port": port}
-            )
+                    return  # it was told to end
+                raise  # whoever runs the server shall see that this process cannot serve any more
     finally:
         engine.close()
         gc.unfreeze()  # so that what the compiled part made is freed at the end, and not reported as leaked

@@ -15,9 +15,9 @@ from sixfold.api.http.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
 from sixfold.config import BLOCK_SIZE, ApiConfig
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery
+from sixfold.observability.kept_counts import KeptCounts
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
-from sixfold.observability.processes import Processes
 
 __all__ = ["ApiServer", "serve"]
 
@@ -44,7 +44,6 @@ async def serve(
     restarts: Callable[[], Mapping[str, int]] | None = None,
     observatory: Observatory | None = None,
     delivery: Delivery | None = None,
-    processes: Processes | None = None,
     on_started: Callable[[ApiServer], None] | None = None,
     on_turn: Callable[[], None] | None = None,
 ) -> None:
@@ -55,9 +54,8 @@ async def serve(
         api_server: this process's number.
         run_dir: where the server's API processes meet; None: this one is alone.
         restarts: for the metrics: role of a process -> how often one was started again.
-        observatory: for what is asked about the whole server; None: nothing is.
+        observatory: for what is asked about the whole server, and its metrics; None: nothing is.
         delivery: where the time of this process is counted.
-        processes: the server's, for the metrics.
         on_started: called once connections are accepted, with the server that can be told to stop.
         on_turn: called once a second as long as the loop turns.
     """
@@ -69,7 +67,6 @@ async def serve(
         restarts=restarts,
         delivery=delivery,
         observatory=observatory,
-        processes=processes,
     )
     await server.run(sockets, on_started, on_turn)
 
@@ -86,7 +83,6 @@ class ApiServer:
         run_dir: str | None = None,
         restarts: Callable[[], Mapping[str, int]] | None = None,
         delivery: Delivery | None = None,
-        processes: Processes | None = None,
         observatory: Observatory | None = None,
     ) -> None:
         more = {} if restarts is None else {"restarts": restarts}
@@ -94,9 +90,11 @@ class ApiServer:
             client.model_name,
             lambda: client.stats,
             api_server,
-            processes=processes,
+            processes=observatory.processes if observatory is not None else None,
             aliases=config.metrics_aliases,
             block_size=BLOCK_SIZE,
+            kept=KeptCounts(run_dir, api_server) if run_dir is not None else None,
+            n_api=config.api_server_count,
             **more,
         )
         self.app: App = build_app(
@@ -130,11 +128,18 @@ class ApiServer:
     ) -> None:
         """See `serve`."""
         self._server.after_startup = (lambda: on_started(self)) if on_started is not None else None
-        self._server.on_turn = on_turn
+
+        def turn() -> None:
+            self.app.context.metrics.counts()
+            if on_turn is not None:
+                on_turn()
+
+        self._server.on_turn = turn
         try:
             await self.app.context.meet_peers()
             await self._server.serve(sockets)
         finally:
+            self.app.context.metrics.counts()
             self.app.context.close()
 
     def drain(self, timeout_s: float) -> None:

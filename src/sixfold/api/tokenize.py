@@ -53,7 +53,7 @@ async def tokenize(call: Call) -> None:
             pieces = [tokenizer.piece(token_id) for token_id in ids] if request.return_token_strs else None
             return msgspec.json.encode(TokenizeResponse(len(ids), context.client.max_model_len, ids, pieces))
 
-        document = await context.aside(answer)
+        document = await context.threads.aside(answer)
     await call.respond(200, document, headers=call.ignored_header(ignored))
 
 
@@ -64,7 +64,7 @@ async def detokenize(call: Call) -> None:
         request, ignored = await read_request(call, DetokenizeRequest)
         context.check_model(request.model)
         check_ids(request.tokens, context.client.tokenizer, "tokens")
-        text = await context.aside(
+        text = await context.threads.aside(
             context.client.tokenizer.decode, request.tokens, skip_special=bool(request.skip_special_tokens)
         )
     await call.respond(200, msgspec.json.encode(DetokenizeResponse(text)), headers=call.ignored_header(ignored))
@@ -85,7 +85,7 @@ async def apply_template(call: Call) -> None:
                 answer.prompt_token_ids = prompt_ids(template, tokenizer, conversation)
             return answer
 
-        answer = await context.aside(apply)
+        answer = await context.threads.aside(apply)
     await call.respond(200, msgspec.json.encode(answer), headers=call.ignored_header(ignored))
 
 
@@ -94,10 +94,12 @@ async def _ids(call: Call, request: TokenizeRequest) -> list[int]:
     tokenizer = context.client.tokenizer
     if request.messages is not None:
         conversation = await by_size(call, prompt_conversation, request.messages, request)
-        return await context.aside(prompt_ids, template_for(context, conversation), tokenizer, conversation)
+        return await context.threads.aside(prompt_ids, template_for(context, conversation), tokenizer, conversation)
     for name in PROMPT_OPTIONS:
         if name != "add_special_tokens" and getattr(request, name) is not None:
             raise InvalidRequest(f"{name} belongs to messages", param=name)
     add_bos = request.add_special_tokens is not False
-    [ids] = await context.aside(tokenizer.encode_batch, [request.prompt or ""], parse_control=True, add_bos=add_bos)
+    [ids] = await context.threads.aside(
+        tokenizer.encode_batch, [request.prompt or ""], parse_control=True, add_bos=add_bos
+    )
     return ids

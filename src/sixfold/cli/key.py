@@ -17,7 +17,11 @@ def key() -> None:
 
 @key.command(short_help="Make a key.")
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="Scope admin: also /metrics, and the abort of anybody's requests.")
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="Scope admin: also /metrics, what `top`, `waits`, `trace` and the page show of all requests, and their abort.",
+)
 def new(name: str, admin: bool) -> None:
     """Make a key for NAME.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+import click
 import msgspec
 
 from sixfold.errors import ConfigError, NotReady, SixfoldError, Unauthorized
@@ -14,11 +15,21 @@ from sixfold.errors import ConfigError, NotReady, SixfoldError, Unauthorized
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
-__all__ = ["DEFAULT_URL", "Unreachable", "get", "server_events"]
+__all__ = ["DEFAULT_URL", "Unreachable", "get", "server_events", "server_options"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_LINE_BYTES = 8 << 20
+
+
+Command = TypeVar("Command", bound=Callable[..., int])
+
+
+def server_options(command: Command) -> Command:
+    """The options `--url` and `--api-key`."""
+    key_help = "Key of scope admin, where the server asks for one."
+    command = click.option("--api-key", envvar="SIXFOLD_API_KEY", show_envvar=True, default="", help=key_help)(command)
+    return click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")(command)
 
 
 class Unreachable(NotReady):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from sixfold.cli.remote import DEFAULT_URL, Unreachable, get, server_events
+from sixfold.cli.remote import Unreachable, get, server_events, server_options
 from sixfold.errors import SixfoldError
 
 __all__ = ["top"]
@@ -25,10 +25,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 
 
 @click.command(short_help="Watch a running server.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
-@click.option(
-    "--api-key", envvar="SIXFOLD_API_KEY", default="", help="Key of scope admin, where the server asks for one."
-)
+@server_options
 @click.option("--once", is_flag=True, help="Print one frame and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print frames as JSON, one a line.")
 def top(url: str, api_key: str, once: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from sixfold.cli.remote import DEFAULT_URL, get
+from sixfold.cli.remote import get, server_options
 from sixfold.cli.standard_streams import complain
 
 __all__ = ["trace"]
@@ -17,10 +17,7 @@ TIMEOUT_S = 60.0
 
 
 @click.command(short_help="Write what a server just did as a trace for Perfetto.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
-@click.option(
-    "--api-key", envvar="SIXFOLD_API_KEY", default="", help="Key of scope admin, where the server asks for one."
-)
+@server_options
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 60, min_open=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from sixfold.cli.remote import DEFAULT_URL, get
+from sixfold.cli.remote import get, server_options
 
 if TYPE_CHECKING:
     from sixfold.api.debug.waits import WaitSite
@@ -19,15 +19,17 @@ REASONS = ["place", "kind", "why"]
 
 
 @click.command(short_help="Show where a server's time goes.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
-@click.option(
-    "--api-key", envvar="SIXFOLD_API_KEY", default="", help="Key of scope admin, where the server asks for one."
-)
+@server_options
 @click.option("--json", "as_json", is_flag=True, help="Print the document.")
 @click.option("--register", "registered", is_flag=True, help="Print why each wait is there; needs no server.")
 def waits(url: str, api_key: str, as_json: bool, registered: bool) -> int:
     """Show the places where a server's time goes, the dearest first: how often, how long, and for how long somebody
-    has been waiting there now."""
+    has been waiting there now.
+
+    Kinds of a wait: `invariant` protects something, beside `overlappable` something else runs, a lever makes
+    `shrinkable` shorter, `idle` hurts nobody; --register says what and why. A server without requests waits in
+    engine.inbox and worker.step. Parts, like worker.qkv, have totals only.
+    """
     from sixfold.api.debug.waits import WaitList, register
 
     body = msgspec.json.encode(register()) if registered else get(url.rstrip("/"), "/debug/waits", api_key)
@@ -44,9 +46,9 @@ def waits(url: str, api_key: str, as_json: bool, registered: bool) -> int:
 
 
 def _figures(site: WaitSite) -> list[str]:
-    times = (site.total_us, site.mean_us, site.p50_us, site.p99_us, site.max_us)
+    spread = [""] * 3 if site.max_us == 0 < site.total_us else [*map(_time, (site.p50_us, site.p99_us, site.max_us))]
     now = _time(site.waiting_since_us) if site.waiting_since_us else ""
-    return [site.name, site.kind, str(site.count), *map(_time, times), now]
+    return [site.name, site.kind, str(site.count), _time(site.total_us), _time(site.mean_us), *spread, now]
 
 
 def _reasons(site: WaitSite) -> list[str]:

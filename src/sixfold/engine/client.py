@@ -9,7 +9,7 @@ listens notices nothing but time.
 from __future__ import annotations
 
 import asyncio
-import logging
+import errno
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +17,10 @@ from collections.abc import Callable
 import sixfold.errors
 from sixfold.config import Config
 from sixfold.engine.launch import ModelText
+from sixfold.engine.link import Link
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.replay import Poisoned, Replay, poison_error
-from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, ProtocolError, SixfoldError
+from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, SixfoldError
 from sixfold.messages import (
     Abort,
     Admitted,
@@ -37,12 +38,9 @@ from sixfold.messages import (
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import now
 from sixfold.observability.sites import API_ENGINE, API_RECEIVE, API_RESTART, API_VERDICT
-from sixfold.transport import Frame, FrameReader, codecs, frame
-from sixfold.transport.sockets import INSTANCE
+from sixfold.transport import Frame, codecs
 
 __all__ = ["EngineClient", "RequestHandle"]
-
-logger = logging.getLogger(__name__)
 
 RESTART_WAIT_S = 2.0
 """That a new request waits for an engine that is being started again."""
@@ -176,8 +174,9 @@ class EngineClient:
         """Backend and instruction set: with model and version it tells when equal requests give equal tokens."""
         self._handles: dict[int, RequestHandle] = {}
         """In the order in which they came, which is that of their replay."""
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._up = asyncio.Event()
+        self._gone = asyncio.Event()
         self._attaching: asyncio.Task[None] | None = None
         self._poisoned = poisoned or Poisoned()
         self._faults = -1
@@ -224,6 +223,15 @@ class EngineClient:
         await self._up.wait()
         if self.dead is not None:
             raise EngineDead(self.dead)
+
+    async def gone(self) -> None:
+        """Wait until there is no engine and none will come, after `connect`.
+
+        Raises:
+            EngineDead: always.
+        """
+        await self._gone.wait()
+        raise EngineDead(str(self.dead))
 
     def close(self) -> None:
         """Hang up; what is still open fails. Idempotent."""
@@ -301,12 +309,15 @@ class EngineClient:
     async def _attach(self, pause_s: float) -> None:
         """Connect, and greet: `_on_welcome` or `_on_lost` follows."""
         await asyncio.sleep(pause_s)
-        link = _Link(self._on_control, self._on_outputs, self._on_lost)
+        link = Link(self._on_control, self._on_outputs, self._on_lost)
         try:
             await link.open(self._path, self._digest)
-        except OSError:
+        except OSError as e:
             link.close()
-            self._give_up("the engine cannot be reached")
+            if e.errno in (errno.ENOENT, errno.ECONNREFUSED):  # the supervisor listens as long as it lives
+                self._give_up("the engine cannot be reached")
+            else:  # no descriptor is left, or no memory: a caller's leaving may give one back
+                self._attaching = asyncio.ensure_future(self._attach(GREET_PAUSE_S))
         else:
             self._link = link
 
@@ -338,7 +349,7 @@ class EngineClient:
         for handle in self._handles.values():
             self._send(handle._replay.again(handle._open, admitted=handle._verdict.done()))
 
-    def _on_lost(self, link: _Link) -> None:
+    def _on_lost(self, link: Link) -> None:
         """One channel has ended: the engine is gone, or does not want us."""
         link.close()
         if link is not self._link or self.dead is not None:
@@ -362,6 +373,7 @@ class EngineClient:
         self._handles.clear()
         self._count(-self._n_open)
         self._up.set()  # for those who wait
+        self._gone.set()
 
     # -- what comes -----------------------------------------------------------------------------------------------
 
@@ -404,66 +416,6 @@ class EngineClient:
         for handle in handles:
             handle._deliver()
         delivery.end(received_ns, batch.step_id)
-
-
-class _Link:
-    """The two channels to one engine process."""
-
-    def __init__(
-        self, on_control: Callable[[Frame], None], on_outputs: Callable[[Frame], None], on_lost: Callable[[_Link], None]
-    ) -> None:
-        self.control = _Channel(on_control, lambda: on_lost(self))
-        self._outputs = _Channel(on_outputs, lambda: on_lost(self))
-
-    async def open(self, path: str, digest: str) -> None:
-        """Connect both channels and greet.
-
-        Raises:
-            OSError: nobody listens.
-        """
-        loop = asyncio.get_running_loop()
-        for channel, role in ((self.control, "api-control"), (self._outputs, "api-outputs")):
-            await loop.create_unix_connection(lambda channel=channel: channel, path)  # type: ignore[misc]
-            channel.send(codecs.HELLO, codecs.hello(role, digest))
-
-    def close(self) -> None:
-        self.control.close()
-        self._outputs.close()
-
-
-class _Channel(asyncio.Protocol):
-    """Frames over an asyncio transport."""
-
-    def __init__(self, on_frame: Callable[[Frame], None], on_lost: Callable[[], None]) -> None:
-        self._on_frame = on_frame
-        self._on_lost = on_lost
-        self._reader = FrameReader()
-        self._seq = 0
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for received in self._reader.feed(data):
-                self._on_frame(received)
-        except ProtocolError as e:
-            logger.error("the connection to the engine is given up: %s", e)
-            self._on_lost()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost()
-
-    def send(self, kind: int, body: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(frame(kind, body, seq=self._seq, sender=INSTANCE, epoch=0))
-        self._seq += 1
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
 def _error_from(message: Rejected) -> SixfoldError:

@@ -362,13 +362,13 @@ class EngineServer:
 
     def _publish_stats(self) -> None:
         """At most every STATS_PERIOD_S while there is work, and once more when it has ended."""
-        now = time.monotonic()
+        now_s = time.monotonic()
         busy = self._core.has_work
         if busy:
             self._stats_final = False
-        if (busy and now < self._stats_due_s) or (not busy and self._stats_final):
+        if (busy and now_s < self._stats_due_s) or (not busy and self._stats_final):
             return
-        self._stats_due_s = now + STATS_PERIOD_S
+        self._stats_due_s = now_s + STATS_PERIOD_S
         self._stats_final = not busy
         stats = self._core.stats()
         if self._quarantine:
@@ -411,9 +411,11 @@ def main(argv: list[str]) -> int:
     run_dir, life_fd, told_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
     become_child("engine", life_fd, run_dir)
     run = read_run_files(run_dir, told_fd)
+    progress = Progress.open(run_dir)
+    epoch, faults = progress.counts[Count.EPOCH], progress.counts[Count.FAULTS]
+    run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
     set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
-    progress = Progress.open(run_dir)
     try:
         progress.counts[Count.ENGINE_ATTACHING] = run.epoch
         executor = RemoteExecutor(run.worker_path, epoch=run.epoch, config_digest=run.digest)

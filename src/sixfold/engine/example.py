@@ -8,12 +8,13 @@ import shlex
 __all__ = ["curl_line"]
 
 
-def curl_line(url: str, model: str, *, chats: bool) -> str:
+def curl_line(url: str, model: str, *, chats: bool, keys: bool = False) -> str:
     """A streamed request that this model answers.
 
     Args:
         url: of the server, without a path.
         chats: whether the model has a chat template; a base model continues a text.
+        keys: whether the server wants one; the reader puts it in place of KEY.
     """
     asked: dict[str, object]
     if chats:
@@ -21,4 +22,5 @@ def curl_line(url: str, model: str, *, chats: bool) -> str:
     else:
         path, asked = "completions", {"prompt": "The capital of France is", "max_tokens": 32}
     body = json.dumps({"model": model, **asked, "temperature": 0, "stream": True}, ensure_ascii=False)
-    return f"  curl -N {url}/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
+    key = " -H 'Authorization: Bearer KEY'" if keys else ""
+    return f"  curl -N {url}/v1/{path}{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"

@@ -54,7 +54,6 @@ __all__ = [
     "read_run_files",
     "recommended_sampling",
     "resolve",
-    "rewrite_run_files",
     "socket_paths",
     "write_run_files",
 ]
@@ -87,6 +86,7 @@ class RunFiles(msgspec.Struct, frozen=True):
 
     config: Config
     epoch: int
+    """Of the first engine; of those that follow, see `Count.EPOCH`."""
     digest: str
     """Of the configuration: processes of different configurations refuse each other."""
     worker_path: str
@@ -94,11 +94,23 @@ class RunFiles(msgspec.Struct, frozen=True):
     hash_key: str
     """Of the prefix cache, hexadecimal: every engine of this server gives a block the same name."""
     faults: int = 0
-    """Crashes so far of an engine or a worker that were of their own making."""
+    """Crashes so far of an engine or a worker that were of their own making; see `Count.FAULTS`."""
+
+
+def socket_paths(run_dir: str) -> tuple[str, str]:
+    """Where the worker and the engine listen."""
+    return os.path.join(run_dir, "worker-0.sock"), os.path.join(run_dir, "engine.sock")
 
 
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
-    """The first of a server's life; `rewrite_run_files` makes those that follow."""
+    """Once in a server's life: what changes with each engine is in `Progress`, so that a full disk keeps nobody from
+    being started again."""
+    if config.api.api_key_file:
+        # Its own copy, so that every API process knows the same keys, whatever becomes of the file meanwhile.
+        keys = Path(run_dir, "keys.toml")
+        keys.touch(mode=0o600)
+        keys.write_bytes(_read_keys(config.api.api_key_file))
+        config = dataclasses.replace(config, api=dataclasses.replace(config.api, api_key_file=str(keys)))
     worker_path, engine_path = socket_paths(run_dir)
     run = RunFiles(
         config=config,
@@ -108,28 +120,18 @@ def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
         engine_path=engine_path,
         hash_key=hash_key_of(config).hex(),
     )
-    _write(run_dir, run)
-    return run
-
-
-def socket_paths(run_dir: str) -> tuple[str, str]:
-    """Where the worker and the engine listen."""
-    return os.path.join(run_dir, "worker-0.sock"), os.path.join(run_dir, "engine.sock")
-
-
-def rewrite_run_files(run_dir: str, run: RunFiles, *, epoch: int, faults: int) -> RunFiles:
-    """The same server, and another engine."""
-    run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
-    _write(run_dir, run)
-    return run
-
-
-def _write(run_dir: str, run: RunFiles) -> None:
     path = Path(run_dir, "run.json")
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_bytes(msgspec.json.encode(run))
-    new.rename(path)  # a process that starts now reads the old one or the new one
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.json.encode(run))
+    return run
+
+
+def _read_keys(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        message = f"--api-key-file {path} cannot be read: {e.strerror}"
+        raise ConfigError(message, param="--api-key-file") from e
 
 
 def read_run_files(run_dir: str, told_fd: int = -1) -> RunFiles:
@@ -356,6 +358,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     script: list[str | int] = []
     step_ms: float = 0.0
     load_ms: float = 0.0
+    load_while: str = ""
+    """A file: loading goes on as long as it is there."""
 
 
 def load_script(path: str) -> Script:
@@ -493,6 +497,8 @@ def _scripted_backend(config: Config) -> ScriptedBackend:
 
     script = load_script(config.executor.script)
     time.sleep(script.load_ms / 1e3)
+    while script.load_while and os.path.exists(script.load_while):
+        time.sleep(0.02)
     tokenizer = load_text(config).tokenizer
     ordinary = [i for i, b in enumerate(tokenizer.token_bytes) if b.isascii() and b.decode().isprintable() and b]
     return ScriptedBackend(

@@ -5,7 +5,8 @@ between which work was done; API processes read the restarts for their metrics. 
 once; nobody waits for anybody.
 
     writer      counters
-    supervisor  restarts of the engine, the worker, API processes
+    supervisor  restarts of the engine, the worker, API processes; the epoch of the engine that is started, and how many
+                crashes of an engine or a worker so far were of their own making
     engine      turns of its loop, whether it has work, steps outstanding, steps committed (never reset), its epoch
                 while it greets the worker
     worker      whether its model is loaded, turns (steps begun and ended: odd inside a step), epoch of the engine that
@@ -18,6 +19,8 @@ from __future__ import annotations
 import enum
 import mmap
 import os
+
+from sixfold.shared_file import share
 
 __all__ = ["MAX_API", "Count", "Progress"]
 
@@ -39,7 +42,9 @@ class Count(enum.IntEnum):
     WORKER_LOADED = 8
     WORKER_TURNS = 9
     WORKER_SERVES = 10
-    API_OPEN = 11
+    EPOCH = 11
+    FAULTS = 12
+    API_OPEN = 13
     API_SENT = API_OPEN + MAX_API
     API_TURNS = API_SENT + MAX_API
 
@@ -56,26 +61,23 @@ class Progress:
     @classmethod
     def create(cls, run_dir: str) -> Progress:
         """All counters 0."""
-        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.ftruncate(fd, _BYTES)
-        return cls._map(fd)
+        path = os.path.join(run_dir, _FILE)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return cls(share(path, _BYTES))
 
     @classmethod
     def open(cls, run_dir: str) -> Progress:
         """The counters of the server whose run directory this is."""
-        return cls._map(os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CLOEXEC))
+        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls(mmap.mmap(fd, _BYTES))
+        finally:
+            os.close(fd)
 
     @classmethod
     def private(cls) -> Progress:
         """Counters that nobody else sees: for parts that run without a supervisor."""
         return cls(mmap.mmap(-1, _BYTES))
-
-    @classmethod
-    def _map(cls, fd: int) -> Progress:
-        try:
-            return cls(mmap.mmap(fd, _BYTES))
-        finally:
-            os.close(fd)
 
     @property
     def n_open(self) -> int:

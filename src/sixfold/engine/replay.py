@@ -10,6 +10,7 @@ tries suspects one at a time. A token clears it; a second crash before that was 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -81,7 +82,9 @@ class Poisoned:
     Bounded in number and in time. The API processes of a server share the file `poisoned` of its run directory, to
     which each appends what it learns, and which each reads on when it has grown:
 
-        | fingerprint, 16 bytes | until, CLOCK_MONOTONIC float64 | ...
+        | fingerprint, 16 bytes | until, CLOCK_MONOTONIC float64 | 8 zeros | ...
+
+    A record never lies in two pages, so that a full disk takes all of it or nothing; then only this process knows.
 
     Args:
         fd: of that file; None: nothing is shared.
@@ -89,7 +92,7 @@ class Poisoned:
 
     MAX = 1024
     KEEP_S = 600.0
-    _RECORD = struct.Struct(f"<{_FINGERPRINT_BYTES}sd")
+    _RECORD = struct.Struct(f"<{_FINGERPRINT_BYTES}sd8x")
 
     def __init__(self, fd: int | None = None) -> None:
         self._until: OrderedDict[bytes, float] = OrderedDict()
@@ -105,10 +108,10 @@ class Poisoned:
 
     def add(self, request: GenerateRequest) -> None:
         fingerprint, until_s = _fingerprint(request), time.monotonic() + self.KEEP_S
-        if self._fd is None:
-            self._keep(fingerprint, until_s)
-        else:
-            os.write(self._fd, self._RECORD.pack(fingerprint, until_s))
+        self._keep(fingerprint, until_s)
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, self._RECORD.pack(fingerprint, until_s))
 
     def _keep(self, fingerprint: bytes, until_s: float) -> None:
         self._until[fingerprint] = until_s

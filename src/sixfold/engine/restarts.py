@@ -16,7 +16,10 @@ MAX_FRUITLESS = len(PAUSES_S)
 QUIET_S = 60.0
 """A process that lived so long did not crash at its start, whatever it was asked to do."""
 
-_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_OWN_SIGNALS = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+)
+"""What the kernel, or the process itself, sends for what it was doing; any other is somebody's wish."""
 
 
 def is_own_fault(status: int) -> bool:
@@ -25,7 +28,7 @@ def is_own_fault(status: int) -> bool:
     Args:
         status: as of `Popen`: negative for a signal.
     """
-    return status >= 0 or -status not in _OUTSIDE
+    return status >= 0 or -status in _OWN_SIGNALS
 
 
 class Restarts:

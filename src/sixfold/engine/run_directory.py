@@ -41,12 +41,15 @@ def run_directory() -> Iterator[str]:
     _sweep(Path(parent))
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     fd = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # what cleans /tmp by age leaves a locked folder alone: tmpfiles.d(5)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(fd)
+        os.close(folder)
 
 
 def _sweep(parent: Path) -> None:

@@ -11,7 +11,6 @@ SIGUSR1 replaces the engine, and streams go on.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -30,15 +29,15 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import RunFiles, cautions, resolve, rewrite_run_files, socket_paths, write_run_files
+from sixfold.engine.launch import cautions, resolve, socket_paths, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
+from sixfold.engine.listening import listen_for_http
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
-from sixfold.errors import ConfigError
 from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
@@ -49,11 +48,11 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_CHILD_DIED = 4
 STOP_S = 2.0
+FIRST_EPOCH = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """SIGHUP: the terminal was closed."""
 STOP_WANTED, ENGINE_WANTED = b"s", b"r"
 """What a signal handler writes into the pipe that wakes the loop."""
-_BACKLOG = 2048
 _LOOK_S = 0.25
 """Between two looks of the watchdog."""
 WORKER_DEATH_S = 0.05
@@ -84,32 +83,10 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
     """
     set_up_logging("supervisor", config.api.log_level, config.api.log_format)
-    setproctitle.setproctitle("sixfold: supervisor")
-    with run_directory() as run_dir, _http_socket(config) as http:
+    with run_directory() as run_dir, listen_for_http(config.api) as http:
+        host, port = http.getsockname()[:2]
+        setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
         return _Supervisor(config, run_dir, http, work).run()
-
-
-def _http_socket(config: Config) -> socket.socket:
-    """The listening HTTP socket; it belongs to the supervisor, so that it outlives any API process."""
-    host, port = config.api.host, config.api.port
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except OSError as e:
-        reason = e.strerror or str(e)
-        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(
-                f"--host {host} is no address of this machine: {reason}; 127.0.0.1 is this machine alone, "
-                "0.0.0.0 every address that it has",
-                param="--host",
-            ) from e
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {reason}; choose another with --port", param="--port"
-        ) from e
-    return sock
 
 
 class _Supervisor:
@@ -120,9 +97,8 @@ class _Supervisor:
         self._run_dir = run_dir
         self._http = http
         self._work = work
-        self._run: RunFiles
-        """From `_tell` on."""
         self._progress = Progress.create(run_dir)
+        self._progress.counts[Count.EPOCH] = FIRST_EPOCH
         port = http.getsockname()[1]
         self._watchdog = Watchdog(self._progress, config.hang_timeout_s, has_unread=lambda pid: has_unread(pid, port))
         self._stuck: set[str] = set()
@@ -175,7 +151,7 @@ class _Supervisor:
         self._config = resolve(self._config)
         for caution in cautions(self._config):
             logger.warning("%s", caution)
-        self._run = write_run_files(self._run_dir, self._config, epoch=1)
+        write_run_files(self._run_dir, self._config, epoch=FIRST_EPOCH)
         self._close_told()
 
     def _close_told(self) -> None:
@@ -314,6 +290,12 @@ class _Supervisor:
         if not self._is_announced:
             logger.error("%(child)s ended unexpectedly (%(cause)s); stopping", facts)
             return False
+        if not all(map(os.path.exists, socket_paths(self._run_dir))):
+            # Nobody could find anybody any more: whoever runs this server shall see it.
+            logger.error(
+                "%(child)s ended (%(cause)s), and files of the run directory have been removed; stopping", facts
+            )
+            return False
         if self._drained_s is not None and child.role.startswith("api"):
             if status != 0:
                 logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
@@ -338,7 +320,7 @@ class _Supervisor:
 
     def _forget(self, role: str, status: int) -> None:
         """What the dead process had said of itself holds no more, and its successor is told what happened."""
-        counts, faults, epoch = self._progress.counts, self._run.faults, self._run.epoch
+        counts = self._progress.counts
         is_own = is_own_fault(status) or role in self._stuck
         self._stuck.discard(role)
         if role.startswith("api"):
@@ -350,14 +332,13 @@ class _Supervisor:
             counts[Count.RESTARTS_ENGINE] += 1
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
-            epoch += 1
-            faults += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
+            counts[Count.EPOCH] += 1
+            counts[Count.FAULTS] += is_own and status not in (EXIT_WORKER_GONE, EXIT_RESTART)
         else:
             counts[Count.RESTARTS_WORKER] += 1
             for count in (Count.WORKER_LOADED, Count.WORKER_TURNS, Count.WORKER_SERVES):
                 counts[count] = 0
-            faults += is_own
-        self._run = rewrite_run_files(self._run_dir, self._run, epoch=epoch, faults=faults)
+            counts[Count.FAULTS] += is_own
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -452,5 +433,5 @@ def _announce(config: Config, url: str, *, chats: bool) -> None:
     if config.api.log_format == "json":  # for a program, which reads one stream
         READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
         return
-    line = curl_line(url, model, chats=chats)
+    line = curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
     print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)

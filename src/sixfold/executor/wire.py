@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sixfold.errors import ProtocolError
-from sixfold.messages import SlotAdmit, StepPlan, StepResult
+from sixfold.messages import SlotAdmit, StepId, StepPlan, StepResult
 
 __all__ = ["N_COLUMNS", "PackedStep", "decode_result", "decode_step", "encode", "pack"]
 
@@ -26,7 +26,7 @@ class PackedStep(msgspec.Struct, array_like=True):
     """A step plan as flat int32 bytes in the machine's order; both ends are processes of one machine."""
 
     engine_epoch: int
-    step_id: int
+    step_id: StepId
     n_rows: int
     columns: bytes
     table_blocks: bytes

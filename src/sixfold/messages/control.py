@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sixfold.messages.ids import RequestId
+
 __all__ = ["WAIT_REASONS", "Admitted", "EngineStats", "Hello", "Rejected", "Welcome", "WorkerFacts"]
 
 WAIT_REASONS = ("step", "slots", "blocks", "budget", "preempted", "leader", "trial")
@@ -49,13 +51,13 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     """The request is in the queue; exactly one terminal event per choice will follow."""
 
-    uid: int
+    uid: RequestId
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     """The request was refused; nothing of it remains in the engine. This is its terminal event."""
 
-    uid: int
+    uid: RequestId
     error: str
     """Class name in `sixfold.errors`."""
     message: str

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from sixfold.messages.ids import RequestId, StepId
 from sixfold.messages.step import TokenLogprobs
 
 __all__ = ["Finish", "FinishReason", "OutputBatch", "TokenDelta"]
@@ -26,7 +27,7 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New tokens of one choice."""
 
-    uid: int
+    uid: RequestId
     choice: int
     attempt: int = 0
     first_index: int
@@ -48,5 +49,5 @@ class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
     """All deltas of one commit for one API process."""
 
     engine_epoch: int
-    step_id: int
+    step_id: StepId
     deltas: list[TokenDelta]

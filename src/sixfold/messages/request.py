@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from sixfold.messages.ids import RequestId
+
 __all__ = ["Abort", "FinishAt", "GenerateRequest", "Pooling", "Sampling"]
 
 Pooling = Literal["", "mean", "last"]
@@ -52,7 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="add"):
     """One execution request. `(uid, attempt)` is its identity."""
 
-    uid: int
+    uid: RequestId
     attempt: int = 0
     """Bumped when the request is replayed after a crash."""
     prompt_token_ids: list[int]
@@ -91,12 +93,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop all choices of a request. Idempotent; an unknown uid is remembered for a while and refused later."""
 
-    uid: int
+    uid: RequestId
 
 
 class FinishAt(msgspec.Struct, frozen=True, tag="finish_at"):
     """A stop string was found: the choice ends with `n_tokens` output tokens; later ones are dropped."""
 
-    uid: int
+    uid: RequestId
     choice: int
     n_tokens: int

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import msgspec
 
+from sixfold.messages.ids import StepId
 from sixfold.messages.request import Pooling, Sampling
 
 __all__ = ["EMBED", "PROMPT_LOGPROBS", "SAMPLE", "RowStatus", "SlotAdmit", "StepPlan", "StepResult", "TokenLogprobs"]
@@ -65,7 +66,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     """What one step does. Order in the worker: frees, admits, copies, table deltas, rows."""
 
     engine_epoch: int
-    step_id: int
+    step_id: StepId
     """Strictly increasing by 1 within an epoch."""
     frees: list[tuple[int, int]] = []
     """(slot, generation) pairs that hold nothing any more."""
@@ -109,7 +110,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     """What came of a step: rows in the plan's order, each with its own key."""
 
     engine_epoch: int
-    step_id: int
+    step_id: StepId
     slots: list[int]
     generations: list[int]
     incarnations: list[int]

@@ -1,6 +1,6 @@
 """From stamps to states: what each process noted by itself, put together for one call.
 
-    requests ring  per call: its stages in the API process, and which batch brought its end       (api i)
+    calls          per call: its stages in the API process, and which batch brought its end       (api i)
     history        per choice: queued, admitted, in which steps, preempted, closed                (engine)
     meters         per step: handed over, taken up by the worker, answered, committed, sent       (engine, worker 0)
                    per loss of an engine: from the loss to the next one's welcome                 (api i)
@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sixfold.observability import meter
+from sixfold.observability.calls import API_STATES, CallRecord, read_all
 from sixfold.observability.history import ENTRIES, Entry, Event, History, Mode, Reason
 from sixfold.observability.meter import RING, Meter
-from sixfold.observability.requests import API_STATES, CallRecord, read_all
 from sixfold.observability.sites import (
     API_ENGINE,
     ENGINE_COMMIT,
@@ -114,7 +114,7 @@ class Snapshot:
             stamps = _stamps(run_dir, f"api-{api}")
             self._losses.append([(start, end) for start, end, site, _, _ in stamps if site == API_ENGINE])
 
-    def _stamp(self, stamps: Iterable[meter.Interval]) -> None:
+    def _stamp(self, stamps: Iterable[meter.Stay]) -> None:
         for start, end, site, number, _ in stamps:
             if site not in (ENGINE_HANDOVER, WORKER_PREPARE, WORKER_REPLY, ENGINE_COMMIT, ENGINE_FRAME):
                 continue
@@ -374,7 +374,7 @@ def _history(run_dir: str) -> list[Entry]:
         return []
 
 
-def _stamps(run_dir: str, role: str) -> list[meter.Interval]:
+def _stamps(run_dir: str, role: str) -> list[meter.Stay]:
     """Nothing where the process has not begun yet."""
     try:
         return Meter.open(run_dir, role).recent()

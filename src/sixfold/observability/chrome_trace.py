@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sixfold.observability.meter import Interval
+from sixfold.observability.meter import Stay
 from sixfold.observability.site import Kind, Site
 from sixfold.observability.sites import SITES
 from sixfold.observability.timeline import RequestTimeline, State
@@ -73,7 +73,7 @@ class ProcessTrack(NamedTuple):
     role: str
     """`api 0`, `engine`, `worker 0`."""
     pid: int
-    intervals: Sequence[Interval]
+    intervals: Sequence[Stay]
 
 
 class CounterSample(NamedTuple):
@@ -87,7 +87,7 @@ class CounterSample(NamedTuple):
     waiting: int
 
 
-class Stay(Protocol):
+class Timed(Protocol):
     """Something with a begin and an end, CLOCK_MONOTONIC ns."""
 
     @property
@@ -97,7 +97,7 @@ class Stay(Protocol):
     def end_ns(self) -> int: ...
 
 
-S = TypeVar("S", bound=Stay)
+S = TypeVar("S", bound=Timed)
 
 
 class _Slice(NamedTuple):
@@ -196,7 +196,7 @@ class _Drawing:
         control = self.named_process(CONTROL_PATH, f"{track.role} (pid {track.pid})")
         if track.role == "engine":
             self.engine_pid = control
-        groups: dict[str, list[Interval]] = {"loop": [], "texts": [], "waits": []}
+        groups: dict[str, list[Stay]] = {"loop": [], "texts": [], "waits": []}
         computed = []
         for interval in shown:
             site = SITES[interval.site]
@@ -214,7 +214,7 @@ class _Drawing:
             data = self.named_process(DATA_PATH, f"{track.role}, computing")
             self._lanes(track.role, data, 0, "compute", computed)
 
-    def _lanes(self, role: str, pid: int, tid: int, name: str, intervals: list[Interval]) -> int:
+    def _lanes(self, role: str, pid: int, tid: int, name: str, intervals: list[Stay]) -> int:
         """Draw intervals on as many threads as it takes for each to nest. Returns: the last thread's id."""
         for number, lane in enumerate(lanes(intervals, nest=name in ("loop", "compute")), 1):
             tid += 1
@@ -223,7 +223,7 @@ class _Drawing:
                 self._meter_slice(role, pid, tid, interval)
         return tid
 
-    def _meter_slice(self, role: str, pid: int, tid: int, interval: Interval) -> None:
+    def _meter_slice(self, role: str, pid: int, tid: int, interval: Stay) -> None:
         site = SITES[interval.site]
         args = _explained(site)
         if interval.step:
@@ -236,7 +236,7 @@ class _Drawing:
         if site.name == "engine.receive":
             self.receives.append(drawn)
 
-    def _slice(self, pid: int, tid: int, name: str, kind: Kind, stay: Stay, args: dict[str, Any]) -> _Slice:
+    def _slice(self, pid: int, tid: int, name: str, kind: Kind, stay: Timed, args: dict[str, Any]) -> _Slice:
         ts, end = self.ts(stay.start_ns), self.ts(stay.end_ns)
         where = {"pid": pid, "tid": tid, "ts": ts, "dur": round(end - ts, 3)}
         self.events.append({"ph": "X", "name": name, "cat": kind.value, **where, "cname": COLOURS[kind], "args": args})
@@ -319,7 +319,7 @@ class _Drawing:
                         route = [drawn, *self._first_stops(request, uid)]
                         self._arrow("submit", f"{uid:x} {submission.start_ns:x}", route)
 
-    def _is_seen(self, stay: Stay) -> bool:
+    def _is_seen(self, stay: Timed) -> bool:
         return stay.end_ns > self.start_ns and stay.start_ns < self.end_ns
 
     def _first_stops(self, request: RequestTimeline, uid: int) -> list[_Slice]:
@@ -382,7 +382,7 @@ def lanes(intervals: Iterable[S], *, nest: bool) -> list[list[S]]:
     return [lane for lane, _ in found]
 
 
-def _has_room(open_ends: list[int], interval: Stay, nest: bool) -> bool:
+def _has_room(open_ends: list[int], interval: Timed, nest: bool) -> bool:
     while open_ends and open_ends[-1] <= interval.start_ns:
         open_ends.pop()
     return not open_ends or (nest and interval.end_ns <= open_ends[-1])

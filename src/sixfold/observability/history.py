@@ -1,7 +1,7 @@
 """What the engine did with each request, and when: one entry for every change of a choice's state, in shared memory.
 
 A choice that decodes with the same others for a thousand steps has two entries for it: the first such step and the last
-one. So an entry is rare, and it says all the same which choices were in which step (`timeline.py` puts both together
+one. So an entry is rare, and it says all the same which choices were in which step (`assembly.py` puts both together
 with the steps' own stamps). One writer, the engine process; any process of the server reads. A restarted engine goes on
 behind its predecessor's entries.
 
@@ -17,6 +17,8 @@ import os
 import struct
 import time
 from typing import NamedTuple
+
+from sixfold.shared_file import share, view
 
 __all__ = ["ENTRIES", "Entry", "Event", "History", "Mode", "Reason"]
 
@@ -96,12 +98,7 @@ class History:
     @classmethod
     def create(cls, run_dir: str) -> History:
         """The history that this process writes from now on."""
-        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _HEADER + ENTRIES * _entry.size)
-            return cls(mmap.mmap(fd, 0))
-        finally:
-            os.close(fd)
+        return cls(share(os.path.join(run_dir, _FILE), _HEADER + ENTRIES * _entry.size))
 
     @classmethod
     def open(cls, run_dir: str) -> History:
@@ -110,13 +107,7 @@ class History:
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(os.path.join(run_dir, _FILE), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-        except ValueError as e:  # created and not yet given its size
-            raise FileNotFoundError("the history is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(os.path.join(run_dir, _FILE)))
 
     @classmethod
     def private(cls, n_entries: int = 64) -> History:

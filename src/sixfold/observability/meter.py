@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sixfold.observability.sites import DIGEST, SITES
+from sixfold.shared_file import share, view
 
-__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Interval", "Meter", "SiteTotals", "now"]
+__all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Meter", "SiteTotals", "Stay", "bucket_end_ns", "now"]
 
 MAX_SITES = 128
 RING = 1 << 14
@@ -36,7 +37,7 @@ RING = 1 << 14
 N_BUCKETS = 32
 
 _HEADER = 8
-_COUNT, _TOTAL, _LONGEST, _BUCKETS = 0, 1, 2, 3
+_BUCKETS = 3
 _WAITING, _SINCE, _WHO = 35, 36, 37
 SITE_WORDS = 40
 _RING = _HEADER + MAX_SITES * SITE_WORDS
@@ -51,6 +52,11 @@ now: Callable[[], int] = time.monotonic_ns
 """The clock of all meters, in ns."""
 
 
+def bucket_end_ns(bucket: int) -> int:
+    """What is in the bucket is shorter, unless it is the last one."""
+    return 1 << (_SHORTEST + bucket)
+
+
 @dataclass(frozen=True, slots=True)
 class SiteTotals:
     """What one site adds up to, since the server's start."""
@@ -59,7 +65,7 @@ class SiteTotals:
     total_ns: int
     longest_ns: int
     buckets: tuple[int, ...]
-    """[N_BUCKETS] Intervals shorter than 128 * 2^b ns and not counted before; the last: all longer ones."""
+    """[N_BUCKETS] Stays shorter than `bucket_end_ns(b)` and not counted before; the last: all longer ones."""
     n_waiting: int
     """Who is here now; of waits that say so when they begin."""
     since_ns: int
@@ -68,7 +74,7 @@ class SiteTotals:
     """Of whoever came first, 0 for none."""
 
 
-class Interval(NamedTuple):
+class Stay(NamedTuple):
     """One stay at a site."""
 
     start_ns: int
@@ -106,12 +112,7 @@ class Meter:
         Args:
             role: `engine`, `worker-0`, `api-0` ...: one process at a time.
         """
-        fd = os.open(_path(run_dir, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _BYTES)
-            return cls(mmap.mmap(fd, _BYTES), writes=True)
-        finally:
-            os.close(fd)
+        return cls(share(_path(run_dir, role), _BYTES), writes=True)
 
     @classmethod
     def open(cls, run_dir: str, role: str) -> Meter:
@@ -120,13 +121,7 @@ class Meter:
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(_path(run_dir, role), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, _BYTES, access=mmap.ACCESS_READ), writes=False)
-        except ValueError as e:  # created and not yet given its size
-            raise FileNotFoundError(f"the meter of {role} is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(_path(run_dir, role)), writes=False)
 
     @classmethod
     def private(cls) -> Meter:
@@ -136,14 +131,17 @@ class Meter:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def add(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
-        """Count one stay at `site`. About half a microsecond.
+        """Count one stay at `site`. About half a microsecond. Whatever is told here is counted: a stay that ends before
+        it begins took no time.
 
         Args:
-            step: below 2^48.
-            uid: below 2^64.
+            step: of 48 bits; others count as 0.
+            uid: of 64 bits; others count as 0.
         """
         words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         took_ns = end_ns - start_ns
+        if took_ns < 0:
+            took_ns, start_ns = 0, end_ns
         words[at] = totals[0] = totals[0] + 1
         words[at + 1] = totals[1] = totals[1] + took_ns
         if took_ns > totals[2]:
@@ -153,14 +151,16 @@ class Meter:
             bucket = _LAST
         words[at + bucket] = totals[bucket] = totals[bucket] + 1
         n = self._n
+        if step >> 48 or uid >> 64:  # also of negative ones
+            step, uid = (0 if step >> 48 else step), (0 if uid >> 64 else uid)
         _interval.pack_into(self._memory, 8 * _RING + ((n & (RING - 1)) << 5), start_ns, end_ns, site | step << 16, uid)
         words[0] = self._n = n + 1
 
     def tally(self, site: int, took_ns: int) -> None:
-        """Count a time that is no interval: a sum of small parts."""
+        """Count a time that is no interval: a sum of small parts, below 0 counts as 0."""
         words, totals, at = self._words, self._totals[site], _HEADER + site * SITE_WORDS
         words[at] = totals[0] = totals[0] + 1
-        words[at + 1] = totals[1] = totals[1] + took_ns
+        words[at + 1] = totals[1] = totals[1] + (took_ns if took_ns > 0 else 0)
 
     def enter(self, site: int, start_ns: int, uid: int = 0) -> None:
         """Somebody begins to wait: what `add` cannot tell of a wait that does not end. Goes with `leave`."""
@@ -172,8 +172,9 @@ class Meter:
     def leave(self, site: int, start_ns: int, end_ns: int, step: int = 0, uid: int = 0) -> None:
         """Whoever had entered at `start_ns` waits no more; counts it."""
         words, at = self._words, _HEADER + site * SITE_WORDS
-        words[at + _WAITING] -= 1
-        if not words[at + _WAITING]:
+        n_left = max(0, words[at + _WAITING] - 1)
+        words[at + _WAITING] = n_left
+        if not n_left:
             words[at + _SINCE] = words[at + _WHO] = 0
         self.add(site, start_ns, end_ns, step, uid)
 
@@ -220,7 +221,7 @@ class Meter:
             out.append(SiteTotals(count, total, longest, tuple(rest[:N_BUCKETS]), *rest[N_BUCKETS : N_BUCKETS + 3]))
         return out
 
-    def recent(self, since_ns: int = 0) -> list[Interval]:
+    def recent(self, since_ns: int = 0) -> list[Stay]:
         """The intervals that ended after `since_ns`, as far as they are kept, in the order of their ends."""
         words = self._words
         if words[1] != DIGEST:
@@ -232,10 +233,10 @@ class Meter:
         for index in range(first, end):
             start_ns, end_ns, where, uid = _interval.unpack_from(data, (index & (RING - 1)) << 5)
             if end_ns > since_ns:
-                out.append(Interval(start_ns, end_ns, where & 0xFFFF, where >> 16, uid))
+                out.append(Stay(start_ns, end_ns, where & 0xFFFF, where >> 16, uid))
         return out
 
-    def after(self, n: int, n_max: int = RING // 2) -> tuple[int, list[Interval]]:
+    def after(self, n: int, n_max: int = RING // 2) -> tuple[int, list[Stay]]:
         """The intervals that came after the first `n` ever, the latest `n_max` of them at most: what `recent` gives,
         for a reader who comes often and copies nothing twice.
 
@@ -250,7 +251,7 @@ class Meter:
         where = [8 * _RING + ((index & (RING - 1)) << 5) for index in range(first, end)]
         found = [_interval.unpack_from(self._memory, at) for at in where]
         lost = max(0, words[0] + 1 - RING - first)  # overwritten meanwhile
-        return end, [Interval(begin, until, at & 0xFFFF, at >> 16, uid) for begin, until, at, uid in found[lost:]]
+        return end, [Stay(begin, until, at & 0xFFFF, at >> 16, uid) for begin, until, at, uid in found[lost:]]
 
 
 def _path(run_dir: str, role: str) -> str:

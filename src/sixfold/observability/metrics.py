@@ -3,9 +3,10 @@
 What there is stands in families.py. The hot path adds to plain integers (a histogram's observation is one `bisect` and
 two additions); families in the library's form are made only when somebody asks, and the library is loaded only then.
 Every counter of requests and tokens only ever rises: an engine that restarts begins at zero, so its last counts are
-added to a base. Series of an API process carry its number (label `api_server`), because several processes answer on one
-port and each knows only its own requests: whoever is asked asks the others. The engine's series are the same from all
-of them. No label depends on a request.
+added to a base; what an API process has counted is kept for its successor (`kept_counts.py`). Series of an API process
+carry its number (label `api_server`), because several processes answer on one port and each knows only its own
+requests: whoever is asked asks the others. The engine's series are the same from all of them. No label depends
+on a request.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sixfold.observability.families import (
     LABELLED,
     process_families,
 )
+from sixfold.observability.kept_counts import Kept, KeptCounts
 from sixfold.observability.processes import Processes
 
 if TYPE_CHECKING:
@@ -52,6 +54,11 @@ class _Histogram:
     def counts(self) -> tuple[list[int], float]:
         """Per bucket, and the sum of all values."""
         return self._counts, self._sum
+
+    def go_on(self, counts: list[int], total: float) -> None:
+        """From these, unless they are of other buckets."""
+        if len(counts) == len(self._counts):
+            self._counts, self._sum = counts, total
 
 
 def _buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
@@ -122,6 +129,8 @@ class ApiMetrics:
         processes: the server's, for what they spend their time on; None: nothing of it is shown.
         aliases: `vllm` shows metrics under vLLM's names, too.
         block_size: tokens of a KV block.
+        kept: where the counts are kept; None: they end with this process.
+        n_api: API processes of the server.
     """
 
     def __init__(
@@ -134,6 +143,8 @@ class ApiMetrics:
         *,
         aliases: str = "none",
         block_size: int = 0,
+        kept: KeptCounts | None = None,
+        n_api: int = 1,
     ) -> None:
         self.histograms = {name: _Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
         self.first_token = self.histograms["time_to_first_token_seconds"]
@@ -152,6 +163,24 @@ class ApiMetrics:
         self._block_size = block_size
         self._epoch_stats = EngineStats()
         self._base: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self._spans_dropped_before = 0
+        self._kept = kept
+        self._n_api = n_api
+        if kept is not None and (found := kept.read()) is not None:
+            self._go_on(found)
+
+    def _go_on(self, found: Kept) -> None:
+        """From what this process's predecessor has counted."""
+        counts = found.counts
+        self.finished = counts.finished
+        self.aborts |= counts.aborts
+        self.refused = {(status, reason): count for status, reason, count in counts.refused}
+        self.streams_cut, self._spans_dropped_before = counts.streams_cut, counts.spans_dropped
+        for name, (per_bucket, total) in counts.histograms.items():
+            if name in self.histograms:
+                self.histograms[name].go_on(per_bucket, total)
+        self._base |= {name: count for name, count in found.base.items() if name in COUNTERS}
+        self._epoch_stats = found.last
 
     def begin(self, arrival_s: float) -> Timing:
         return Timing(self, arrival_s)
@@ -165,14 +194,20 @@ class ApiMetrics:
         self.refused[status, reason] = self.refused.get((status, reason), 0) + 1
 
     def counts(self) -> ApiCounts:
-        """What this process has counted."""
+        """What this process has counted, and its predecessors. It is kept before it is shown."""
+        counts = self._counts()
+        if self._kept is not None:
+            self._kept.write(Kept(counts, self._base, self._epoch_stats))
+        return counts
+
+    def _counts(self) -> ApiCounts:
         return ApiCounts(
             api_server=self.api_server,
             finished=self.finished,
             aborts=self.aborts,
             refused=[(status, reason, count) for (status, reason), count in self.refused.items()],
             streams_cut=self.streams_cut,
-            spans_dropped=self.spans_dropped(),
+            spans_dropped=self._spans_dropped_before + self.spans_dropped(),
             engine=self._engine_totals(self._stats()),
             histograms={name: histogram.counts() for name, histogram in self.histograms.items()},
         )
@@ -192,7 +227,7 @@ class ApiMetrics:
     def collect(self, others: Sequence[ApiCounts] = ()) -> Iterator[Metric]:
         """All families (the registry's interface)."""
         stats = self._stats()
-        processes = sorted((self.counts(), *others), key=lambda counts: counts.api_server)
+        processes = sorted((self.counts(), *others, *self._away(others)), key=lambda counts: counts.api_server)
         families = list(chain(self._engine_families(stats, processes), self._api_families(processes)))
         yield from families
         if self._processes is not None:
@@ -200,6 +235,14 @@ class ApiMetrics:
             yield from process_families(self._processes.meters(), self._processes.cpu(), labels)
         if self._aliases == "vllm":
             yield from vllm_families(families, block_size=self._block_size, num_blocks=stats.blocks_total)
+
+    def _away(self, others: Sequence[ApiCounts]) -> list[ApiCounts]:
+        """What those have counted who do not answer."""
+        if self._kept is None:
+            return []
+        here = {self.api_server, *(counts.api_server for counts in others)}
+        found = [self._kept.read(number) for number in range(self._n_api) if number not in here]
+        return [kept.counts for kept in found if kept is not None]
 
     def _engine_families(self, stats: EngineStats, processes: Sequence[ApiCounts]) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -230,6 +273,8 @@ class ApiMetrics:
     def _engine_totals(self, stats: EngineStats) -> dict[str, int]:
         """The counters, which go on rising over a restart of the engine."""
         last = self._epoch_stats
+        if not stats.engine_epoch and last.engine_epoch:  # nothing has been heard of an engine yet
+            stats = last
         if stats.engine_epoch != last.engine_epoch:
             for name, (_, read) in COUNTERS.items():
                 self._base[name] += read(last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -22,18 +23,15 @@ class Processes:
 
     def __init__(self, run_dir: str, n_api: int) -> None:
         self._run_dir = run_dir
-        self._roles = ["engine", "worker-0", *(f"api-{index}" for index in range(n_api))]
-        self._meters: dict[str, Meter] = {}
+        self.roles = ("engine", "worker-0", *(f"api-{index}" for index in range(n_api)))
+        """Of those that have a meter, as in the names of the meters' files."""
 
     def meters(self) -> Iterator[tuple[str, Meter]]:
-        """(role, meter) of all that have begun. A meter outlives its process: its successor writes the same one."""
-        for role in self._roles:
-            if role not in self._meters:
-                try:
-                    self._meters[role] = Meter.open(self._run_dir, role)
-                except OSError:
-                    continue
-            yield role, self._meters[role]
+        """(role, meter) of all that have begun. None of them is kept: each would take a descriptor as long as this
+        process lives, of whichever process was once asked for its metrics."""
+        for role in self.roles:
+            with contextlib.suppress(OSError):
+                yield role, Meter.open(self._run_dir, role)
 
     def cpu(self) -> Iterator[tuple[str, float]]:
         """(role, CPU seconds since that process was started), of those that live; call it from a child of the

@@ -161,7 +161,7 @@ API_THREAD = _site(
     Site(
         "api.thread",
         Kind.OVERLAPPABLE,
-        "api/context.py: _run",
+        "api/threads.py: run, _timed",
         "a prompt waits for one of the threads that render and tokenize",
         meanwhile="the event loop serves every other call",
         bound="the texts before it; at most 256 calls are being prepared (context.MAX_PREPARING)",

@@ -48,7 +48,7 @@ _API = (
     ),
     _overlappable(
         "api.aside",
-        "api/context.py: aside, _run",
+        "api/threads.py: aside, _timed",
         "the thread for texts that nothing is generated from",
         meanwhile="the event loop, and the threads for texts that are generated from",
         bound="the lengths of the texts before it; each is bounded by --max-body-bytes",
@@ -63,7 +63,7 @@ _API = (
     ),
     _overlappable(
         "api.engine",
-        "engine/client.py: connect, _attach, open; api/process.py: _serve",
+        "engine/client.py: connect, _attach; engine/link.py: open; api/process.py: _serve",
         "an API process, for the engine's welcome",
         meanwhile="`/livez` answers, and new requests are told how long to wait",
         bound="the engine's start; its death is noticed as the end of the socket",
@@ -140,6 +140,9 @@ _API = (
         "observability/otlp.py: _run, close",
         "the thread that sends spans, for spans; at the end, the server for the last of them",
         bound="PERIOD_S; CLOSE_S",
+    ),
+    _idle(
+        "api.dead", "engine/client.py: gone", "an API process, for an engine that will not come again", bound="the end"
     ),
     _idle("api.loop", "api/server.py: main_loop", "the server, for its end", bound="SIGTERM"),
 )
@@ -323,6 +326,14 @@ _SUPERVISOR = (
         "supervisor.life",
         "engine/life.py: _watch",
         "a thread of every process, for the supervisor's end",
+    ),
+    _overlappable(
+        "supervisor.log",
+        "log_stream.py: write, close, _empty, _hand_on, can_write",
+        "a thread of any process, for somebody to read standard error",
+        meanwhile="the process goes on; what it says is kept, up to 256 KiB",
+        bound="beyond that, lines are lost and counted",
+        timed=False,
     ),
 )
 

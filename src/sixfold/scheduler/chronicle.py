@@ -1,5 +1,5 @@
 """What the scheduler tells of its choices: an entry in the history for every change, and the waits of requests in the
-meter. It decides nothing, and the scheduler asks it nothing.
+meter. It decides nothing, and the scheduler asks it nothing: of a sequence it writes `since_ns` alone, for itself.
 
 A step with the same rows as the one before, all of them decoding, costs one comparison of lists.
 """

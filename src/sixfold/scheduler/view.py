@@ -1,6 +1,6 @@
 """What the scheduler holds, as a picture for people (`EngineView`). Reads and changes nothing.
 
-Why a choice waits: of the next in line, what the latest plan lacked (`WAIT_REASONS`); of all others
+Why a choice waits: of the next in line, what the latest plan lacked (`Reason`); of all others
 
     order    others are in front of it
     leader   another choice of its request computes the prompt that they share

@@ -1,6 +1,6 @@
 """A framed connection over a Unix stream socket, for loops that use `select` and for blocking use.
 
-The API process reads the same frames through asyncio (`engine/client.py`).
+The API process reads the same frames through asyncio (`engine/link.py`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ HARMLESS = "so much for that"
 @pytest.mark.parametrize(
     ("path", "module", "work", "document"),
     [
-        ("/v1/chat/completions", "chat", "_conversation", {"messages": [USER] * 4000, "max_tokens": 1}),
+        ("/v1/chat/completions", "openai.chat", "_conversation", {"messages": [USER] * 4000, "max_tokens": 1}),
         ("/v1/messages", "anthropic.messages", "conversation_of", {"messages": [USER] * 4000, "max_tokens": 1}),
         ("/v1/messages/count_tokens", "anthropic.messages", "conversation_of", {"messages": [USER] * 4000}),
         ("/v1/responses", "responses.create", "read", {"input": [USER] * 4000}),

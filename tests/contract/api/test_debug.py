@@ -32,3 +32,10 @@ def test_only_admins_see_what_others_do(serve: Any, keys: Keys) -> None:  # noqa
     for path in ("/debug/waits", "/debug/requests", "/debug/requests/x"):
         answers = [target.get(path, **headers) for headers in ({}, keys.bearer("alice"), keys.bearer("root"))]
         assert [answer.status for answer in answers] == [401, 403, 404 if path.endswith("x") else 200]
+
+
+def test_a_query_of_many_parameters_is_refused_by_name(serve: Any) -> None:
+    target, _ = serve(FakeEngine())
+    for path in ("/debug/trace", "/debug/live"):
+        answer = target.get(f"{path}?{'&'.join('abcdefghij')}")
+        assert answer.status == 400 and answer.error["param"] in ("query", "a"), path

@@ -215,7 +215,7 @@ def test_threat_20_abort_is_for_ones_own_requests(serve: Any, keys: Keys) -> Non
 
 
 def test_threat_15_keys_are_in_no_log_and_no_error(serve: Any, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="sixfold")
     target, _ = serve(api_key_file=str(keys.path))
     key = keys.key["alice"]
     answers = [

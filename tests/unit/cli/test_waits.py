@@ -31,6 +31,7 @@ def test_figures_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     sites = [
         WaitSite("engine.blocks", "engine", "invariant", "", "", count=3, total_us=2.5e6, mean_us=8.3e5, max_us=1e6),
+        WaitSite("worker.qkv", "worker", "work", "", "", count=2, total_us=4e3, mean_us=2e3),
         WaitSite("worker.step", "worker", "shrinkable", "", "", waiting=1, waiting_since_us=1500),
         WaitSite("api.head", "api", "overlappable", "", ""),
     ]
@@ -43,7 +44,8 @@ def test_figures_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     out = CliRunner().invoke(waits, ["--url", "http://h:1/", "--api-key", "k"], catch_exceptions=False).output
     assert asked == [("http://h:1", "/debug/waits", "k")]
     assert out.splitlines()[1].split() == "engine.blocks invariant 3 2.5 s 830 ms 0 us 0 us 1 s".split()
-    assert out.splitlines()[2].split()[-2:] == ["1.5", "ms"] and len(out.splitlines()) == 3
+    assert out.splitlines()[2].split() == "worker.qkv work 2 4 ms 2 ms".split(), "parts have totals only"
+    assert out.splitlines()[3].split()[-2:] == ["1.5", "ms"] and len(out.splitlines()) == 4
 
 
 def test_nobody_answers() -> None:

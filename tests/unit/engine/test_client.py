@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -386,6 +388,32 @@ def test_a_server_that_is_gone_fails_what_is_open_after_what_had_come(tmp_path: 
         assert [d.token_ids for d in listener.got] == [[5]]
         with pytest.raises(EngineDead):
             await client.submit(request(uid=9))
+        with pytest.raises(EngineDead):
+            await client.gone()  # so that its process ends, instead of refusing for ever
+
+    run(tmp_path, test)
+
+
+def test_without_a_descriptor_the_next_engine_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers may hold all of them; an engine that dies meanwhile must not cost every open request."""
+
+    async def test(client: EngineClient, engine: Engine) -> None:
+        handle = await admitted(client, engine, request())
+        connect, n_tries = asyncio.get_running_loop().create_unix_connection, 0
+
+        async def refuse_twice(*arguments: Any) -> Any:
+            nonlocal n_tries
+            n_tries += 1
+            if n_tries < 3:
+                raise OSError(errno.EMFILE, "too many open files")
+            return await connect(*arguments)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse_twice)
+        engine.hang_up()
+        await engine.welcome(2)
+        assert isinstance(await engine.hear(), GenerateRequest) and n_tries == 4
+        engine.emit(delta(0, 5, finish=Finish("length")), epoch=2)
+        await Listener(handle).ended
 
     run(tmp_path, test)
 

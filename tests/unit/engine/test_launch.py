@@ -113,3 +113,19 @@ def test_run_files_round_trip_and_are_private(tmp_path: Path) -> None:
     assert read_run_files(str(tmp_path)) == written
     assert written.config == config and written.epoch == 3
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_all_processes_of_a_server_know_the_keys_of_its_start(tmp_path: Path) -> None:
+    """A file that is changed, or gone, when a process is started again keeps it from nothing."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text("[a]")
+    keys.chmod(0o600)
+    config = resolve(Config.from_flat({"model": "scripted", "api_key_file": str(keys)}))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    write_run_files(str(run_dir), config, epoch=1)
+    keys.unlink()
+    own = Path(read_run_files(str(run_dir)).config.api.api_key_file)
+    assert own.parent == run_dir and own.read_text() == "[a]" and own.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        write_run_files(str(run_dir), config, epoch=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -120,3 +122,23 @@ def test_what_is_kept_survives_the_wire() -> None:
     kept.take(delta(1, 0, 4))
     again = kept.again({0, 1}, admitted=True)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(again), type=GenerateRequest) == again
+
+
+def test_on_a_full_disk_only_this_process_knows() -> None:
+    fd = os.open("/dev/full", os.O_RDWR)
+    try:
+        poisoned = Poisoned(fd)
+        poisoned.add(request())
+        with pytest.raises(RequestFailed):
+            poisoned.check(request())
+    finally:
+        os.close(fd)
+
+
+def test_a_record_of_the_shared_list_lies_in_one_page(tmp_path: Path) -> None:
+    """So that a full disk takes all of it or nothing: half of one would put all that follow out of step."""
+    one, other = Poisoned.open(str(tmp_path)), Poisoned.open(str(tmp_path))
+    one.add(request())
+    assert os.sysconf("SC_PAGE_SIZE") % (tmp_path / "poisoned").stat().st_size == 0
+    with pytest.raises(RequestFailed):
+        other.check(request())

@@ -24,6 +24,9 @@ from sixfold.engine.restarts import MAX_FRUITLESS, PAUSES_S, QUIET_S, Restarts, 
         (-signal.SIGINT, False),
         (-signal.SIGHUP, False),
         (-signal.SIGQUIT, False),
+        (-signal.SIGUSR1, False),
+        (-signal.SIGUSR2, False),
+        (-signal.SIGALRM, False),
     ],
 )
 def test_whose_fault_an_end_was(status: int, own: bool) -> None:

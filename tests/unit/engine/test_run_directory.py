@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -48,3 +49,14 @@ def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/nonexistent")
     with pytest.raises(ConfigError), run_directory():
         pass
+
+
+def test_what_cleans_by_age_sees_that_it_is_in_use(runtime_dir: Path) -> None:
+    """tmpfiles.d(5): a folder on which somebody holds a lock is left alone, with all that is in it."""
+    with run_directory() as path:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(fd)

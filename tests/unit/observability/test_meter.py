@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.observability import sites
-from sixfold.observability.meter import MAX_SITES, N_BUCKETS, RING, Interval, Meter
+from sixfold.observability.meter import MAX_SITES, N_BUCKETS, RING, Meter, Stay
 from sixfold.observability.sites import ENGINE_COMMIT, ENGINE_RESULT, SITES, Kind
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,8 +28,8 @@ def test_a_reader_sees_what_the_writer_counts(tmp_path: Path) -> None:
     assert (totals.count, totals.total_ns, totals.longest_ns) == (2, 300, 200)
     assert totals.buckets[:2] == (1, 1)
     assert reader.recent() == [
-        Interval(1000, 1200, ENGINE_COMMIT, 7, 1 << 62),
-        Interval(2000, 2100, ENGINE_COMMIT, 0, 0),
+        Stay(1000, 1200, ENGINE_COMMIT, 7, 1 << 62),
+        Stay(2000, 2100, ENGINE_COMMIT, 0, 0),
     ]
     assert reader.recent(1500) == reader.recent()[1:]
     assert reader.pid == os.getpid()
@@ -61,6 +61,25 @@ def test_a_meter_of_other_sites_is_begun_anew(tmp_path: Path, monkeypatch: pytes
 def waiting(meter: Meter) -> tuple[int, int, int]:
     totals = meter.totals()[ENGINE_RESULT]
     return totals.n_waiting, totals.since_ns, totals.uid
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "step", "uid"),
+    [(5000, 4000, 0, 0), (0, 1000, -1, 0), (0, 1000, 1 << 48, 0), (0, 1000, 3, 1 << 64), (0, 1000, 3, -1)],
+)
+def test_nothing_that_is_told_ends_the_process_or_takes_time_back(
+    start_ns: int, end_ns: int, step: int, uid: int
+) -> None:
+    meter = Meter.private()
+    meter.add(ENGINE_COMMIT, 0, 100)
+    meter.add(ENGINE_COMMIT, start_ns, end_ns, step, uid)
+    meter.tally(ENGINE_COMMIT, -500)
+    meter.leave(ENGINE_RESULT, 0, 10)  # nobody had entered
+    totals = meter.totals()
+    assert totals[ENGINE_COMMIT].count == 3 and totals[ENGINE_COMMIT].total_ns >= 100
+    assert totals[ENGINE_RESULT].n_waiting == 0
+    told = meter.recent()[1]
+    assert told.start_ns <= told.end_ns == end_ns and told.site == ENGINE_COMMIT and told.step in (0, 3)
 
 
 def test_who_waits_now_is_seen_before_the_wait_ends() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from sixfold.messages import ApiCounts, EngineStats
+from sixfold.observability.kept_counts import KeptCounts
 from sixfold.observability.metrics import ApiMetrics
 
 
@@ -36,6 +38,45 @@ def test_O50_counters_rise_whichever_api_process_is_asked() -> None:
     young = ApiMetrics("m", lambda: stats[0], api_server=1)
     assert value(young, "sixfold_steps_total", [old.counts()]) == 8
     assert value(old, "sixfold_steps_total", [young.counts()]) == 8
+
+
+def test_O50_counters_rise_over_a_restart_of_the_api_process(tmp_path: Path) -> None:
+    stats = [EngineStats(engine_epoch=1, steps=7)]
+
+    def process(number: int = 0) -> ApiMetrics:
+        kept = KeptCounts(str(tmp_path), number)
+        return ApiMetrics("m", lambda: stats[0], number, kept=kept, n_api=2)
+
+    first = process()
+    first.count_refusal(429, "queue_full")
+    first.begin(0.0).end(["stop", "length"])
+    first.counts()
+    stats[0] = EngineStats(engine_epoch=2, steps=1)
+    shown = first.render()
+    stats[0] = EngineStats()  # its successor has heard of no engine yet
+    second = process()
+    assert [line for line in second.render().splitlines() if b"_total" in line or b"_seconds_" in line] == [
+        line for line in shown.splitlines() if b"_total" in line or b"_seconds_" in line
+    ]
+    stats[0] = EngineStats(engine_epoch=2, steps=4)
+    assert value(second, "sixfold_steps_total") == 11
+    second.begin(0.0).end(["stop"])
+    assert value(second, "sixfold_request_success_total", finished_reason="stop", api_server="0") == 2
+    stats[0] = EngineStats(engine_epoch=3, steps=2)
+    third = process()
+    assert value(third, "sixfold_steps_total") == 13
+    # While it is away another process shows what it has counted; once it answers, that counts.
+    other = process(1)
+    assert value(other, "sixfold_request_success_total", finished_reason="stop", api_server="0") == 2
+    assert value(other, "sixfold_request_success_total", [third.counts()], finished_reason="stop", api_server="0") == 2
+
+
+def test_counts_that_cannot_be_read_or_kept_cost_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "counts-0").write_bytes(b"\x93\xc1")
+    assert value(ApiMetrics("m", EngineStats, kept=KeptCounts(str(tmp_path), 0)), "sixfold_steps_total") == 0
+    assert KeptCounts(str(tmp_path), 0).read() is not None, "what was shown is kept"
+    metrics = ApiMetrics("m", EngineStats, kept=KeptCounts(str(tmp_path / "gone"), 0))
+    assert value(metrics, "sixfold_steps_total") == 0
 
 
 def test_blocks_by_state() -> None:

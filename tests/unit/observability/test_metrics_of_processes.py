@@ -43,6 +43,15 @@ def test_time_of_every_process(tmp_path: Path) -> None:
     assert processes == {"engine", "worker-0", "supervisor"}, "the API process has not begun"
 
 
+def test_who_is_asked_keeps_no_descriptor(tmp_path: Path) -> None:
+    meters = [Meter.create(str(tmp_path), role) for role in ("engine", "worker-0", "api-0")]
+    metrics = ApiMetrics("m", EngineStats, processes=Processes(str(tmp_path), n_api=1))
+    before = os.listdir("/proc/self/fd")
+    metrics.render()
+    assert os.listdir("/proc/self/fd") == before
+    assert meters
+
+
 def test_cpu_time_is_that_of_the_process() -> None:
     mine = cpu_seconds(os.getpid())
     assert mine is not None and mine <= sum(os.times()[:2]) + 1
@@ -63,7 +72,9 @@ def test_a_call_is_divided_into_queue_prefill_and_decode() -> None:
 
 
 def test_aliases_say_what_the_metric_says() -> None:
-    stats = EngineStats(running=3, waiting=2, blocks_total=10, blocks_free=4, blocks_cached=1, prompt_tokens=7)
+    stats = EngineStats(
+        engine_epoch=1, running=3, waiting=2, blocks_total=10, blocks_free=4, blocks_cached=1, prompt_tokens=7
+    )
     metrics = ApiMetrics("m", lambda: stats, aliases="vllm", block_size=16)
     metrics.begin(0.0).step(2.0, 1)
     shown = samples(metrics)

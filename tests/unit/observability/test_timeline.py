@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.observability.assembly import Snapshot, paint
+from sixfold.observability.calls import MAX_UIDS, RECORDS, CallRecord, CallRing, read_all
 from sixfold.observability.history import Event, History, Mode, Reason
 from sixfold.observability.meter import Meter
-from sixfold.observability.requests import MAX_UIDS, RECORDS, CallRecord, RequestRing, read_all
 from sixfold.observability.sites import (
     API_ENGINE,
     ENGINE_COMMIT,
@@ -62,15 +62,15 @@ def test_a_successor_goes_on_with_the_journal(tmp_path: Path) -> None:
 
 
 def test_the_latest_calls_are_kept(tmp_path: Path) -> None:
-    ring = RequestRing.create(str(tmp_path), 0)
+    ring = CallRing.create(str(tmp_path), 0)
     for number in range(RECORDS + 3):
         ring.write(CallRecord(f"call {number}", number, end_ns=number + 1))
-    found = RequestRing.open(str(tmp_path), 0).records()
+    found = CallRing.open(str(tmp_path), 0).records()
     assert len(found) == RECORDS and found[0].request_id == f"call {RECORDS + 2}"
 
 
 def test_a_call_is_written_again_in_its_place_and_the_largest_fits(tmp_path: Path) -> None:
-    ring = RequestRing.create(str(tmp_path), 0)
+    ring = CallRing.create(str(tmp_path), 0)
     record = CallRecord("x" * 128, 1, path="/v1/chat/completions", uids=[(1 << 63) - 1] * MAX_UIDS)
     ring.write(record)
     for _ in range(1000):
@@ -81,8 +81,8 @@ def test_a_call_is_written_again_in_its_place_and_the_largest_fits(tmp_path: Pat
 
 
 def test_calls_in_flight_end_with_their_process(tmp_path: Path) -> None:
-    RequestRing.create(str(tmp_path), 0).write(CallRecord("lost", 1))
-    successor = RequestRing.create(str(tmp_path), 0)
+    CallRing.create(str(tmp_path), 0).write(CallRecord("lost", 1))
+    successor = CallRing.create(str(tmp_path), 0)
     successor.write(CallRecord("here", 2))
     assert [record.request_id for _, record in read_all(str(tmp_path), 1)] == ["here"]
 
@@ -102,7 +102,7 @@ class Scene:
         self.run_dir = str(run_dir)
         self.engine, self.worker = Meter.create(self.run_dir, "engine"), Meter.create(self.run_dir, "worker-0")
         self.api = Meter.create(self.run_dir, "api-0")
-        self.ring = RequestRing.create(self.run_dir, 0)
+        self.ring = CallRing.create(self.run_dir, 0)
         self.history = History.create(self.run_dir)
         self._now_ns = 0
         monkeypatch.setattr("sixfold.observability.history.time.monotonic_ns", lambda: self._now_ns)

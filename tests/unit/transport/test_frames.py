@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sixfold.errors import ProtocolError
-from sixfold.messages import Abort, FinishAt, GenerateRequest, Sampling, TokenDelta
+from sixfold.executor.wire import decode_result, encode
+from sixfold.messages import Abort, FinishAt, GenerateRequest, Sampling, StepResult, TokenDelta
 from sixfold.messages.output import OutputBatch
 from sixfold.transport import (
     HEADER_BYTES,
@@ -120,6 +121,32 @@ def test_a_greeting_of_another_configuration_is_refused() -> None:
 )
 def test_messages_to_the_engine_round_trip(message: GenerateRequest | Abort | FinishAt) -> None:
     assert codecs.decode_to_engine(codecs.encode(message)) == message
+
+
+@pytest.mark.parametrize("uid", [-1, 2**63])
+def test_a_key_that_no_shared_memory_can_hold_is_no_message(uid: int) -> None:
+    for message in (Abort(uid), FinishAt(uid, 0, 1)):
+        with pytest.raises(ProtocolError):
+            codecs.decode_to_engine(codecs.encode(message))
+
+
+@pytest.mark.parametrize("step_id", [-1, 2**48])
+def test_a_step_that_no_shared_memory_can_hold_is_no_message(step_id: int) -> None:
+    """The engine notes a result's step before it looks whether that is the one it waits for."""
+    none: list[int] = []
+    result = StepResult(
+        engine_epoch=1,
+        step_id=step_id,
+        slots=none,
+        generations=none,
+        incarnations=none,
+        token_ids=none,
+        status=none,
+    )
+    with pytest.raises(ProtocolError):
+        decode_result(encode(result))
+    with pytest.raises(ProtocolError):
+        codecs.decode_output(codecs.encode(OutputBatch(1, step_id, [])))
 
 
 def test_outputs_round_trip() -> None:

@@ -17,6 +17,8 @@ import os
 from collections.abc import MutableSequence, Sequence
 from hashlib import blake2b
 
+from sixfold.shared_file import share
+
 __all__ = ["Cells", "Limit", "Tallies", "Tally"]
 
 Cells = MutableSequence[float]
@@ -99,12 +101,7 @@ class Tallies:
         """
         digest = blake2b("\n".join(keys).encode(), digest_size=8).hexdigest()
         size = _BYTES * len(keys) * (_CELLS + n_processes)
-        fd = os.open(os.path.join(run_dir, f"tallies-{digest}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, size)  # all of them say the same size
-            tallies = cls(_doubles(mmap.mmap(fd, size)), len(keys), own)
-        finally:
-            os.close(fd)
+        tallies = cls(_doubles(share(os.path.join(run_dir, f"tallies-{digest}"), size)), len(keys), own)
         for tally in tallies._of_key:
             tally.n_running = 0
         return tallies

@@ -187,7 +187,7 @@ async def answer_grammar(context: ApiContext, request: CountTokensRequest) -> st
         InvalidRequest: the schema cannot be enforced; `param` is the field that it stands in.
     """
     where, wanted = _format(request)
-    return "" if wanted is None else await context.in_thread(checked_grammar, wanted.schema, f"{where}.schema")
+    return "" if wanted is None else await context.threads.run(checked_grammar, wanted.schema, f"{where}.schema")
 
 
 def _format(request: CountTokensRequest) -> tuple[str, JsonFormat | None]:

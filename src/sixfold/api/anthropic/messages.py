@@ -80,5 +80,5 @@ async def count_tokens(call: Call) -> None:
         conversation = await by_size(call, conversation_of, request)
         context.check_model(request.model)
         template = template_for(context, conversation)
-        ids = await context.aside(prompt_ids, template, context.client.tokenizer, conversation)
+        ids = await context.threads.aside(prompt_ids, template, context.client.tokenizer, conversation)
     await call.respond(200, msgspec.json.encode(TokenCount(len(ids))), headers=call.ignored_header(ignored))

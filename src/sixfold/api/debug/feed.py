@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sixfold.api.debug.frames import EndedFrame, changed_pages, frame_of
-from sixfold.api.debug.timing import SITE_FRAMES, Timing
+from sixfold.api.debug.frames import EndedFrame, changed_pages, ended_frame, frame_of
+from sixfold.api.debug.timing import SITE_FRAMES, MeterFeed
 from sixfold.errors import NotReady, Overloaded
 from sixfold.messages import EngineView
 
 if TYPE_CHECKING:
+    from sixfold.api.call import Call
     from sixfold.api.context import ApiContext
+    from sixfold.api.generation import Generation
 
 __all__ = ["MAX_WATCHERS", "MIN_PERIOD_MS", "LiveFeed", "Watcher"]
 
@@ -98,7 +100,7 @@ class LiveFeed:
         self.n_views = 0
         self.closed = False
         self.n_ended = 0
-        self.timing = Timing(None)
+        self.timing = MeterFeed(None)
         self._ended: deque[EndedFrame] = deque(maxlen=MAX_ENDED)
         self._frame: tuple[int, float, bytes] = (-1, 0.0, b"")
         """(views at that time, when, JSON): for those who look at the same moment."""
@@ -107,10 +109,10 @@ class LiveFeed:
     def is_watched(self) -> bool:
         return bool(self._watchers)
 
-    def add_ended(self, ended: EndedFrame) -> None:
-        """A request has ended. Only to be told while somebody watches."""
+    def add_ended(self, generation: Generation, call: Call) -> None:
+        """What `call` asked for has ended. Only to be told while somebody watches."""
         self.n_ended += 1
-        self._ended.append(ended)
+        self._ended.append(ended_frame(generation, call))
         self._wake()
 
     def ended_since(self, n_ended: int) -> list[EndedFrame]:
@@ -131,7 +133,7 @@ class LiveFeed:
         if len(self._watchers) >= MAX_WATCHERS:
             raise Overloaded(f"{MAX_WATCHERS} connections watch this process already", retry_after_s=5.0)
         if not self._watchers:
-            self.timing = Timing(self._context.observatory)
+            self.timing = MeterFeed(self._context.observatory)
         watcher = Watcher(self, max(period_ms, MIN_PERIOD_MS) / 1e3)
         self._watchers.add(watcher)
         self._ask()
@@ -175,7 +177,7 @@ class LiveFeed:
             self._context.client.watch(0, self._on_view)
             self.view, self._frame = None, (-1, 0.0, b"")
             self._ended.clear()
-            self.timing = Timing(None)
+            self.timing = MeterFeed(None)
 
     def _on_view(self, view: EngineView) -> None:
         self.view = view

@@ -6,6 +6,7 @@ Numbers that identify (uids) are hexadecimal text: JavaScript's numbers have 53 
 from __future__ import annotations
 
 import base64
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,9 @@ from sixfold.api.debug.timing import PlaceFrame, SiteFrame, SpanFrame
 from sixfold.messages import ChoiceView, EngineStats, EngineView
 
 if TYPE_CHECKING:
+    from sixfold.api.call import Call
     from sixfold.api.context import ApiContext
+    from sixfold.api.generation import Generation
 
 __all__ = [
     "PAGE_CELLS",
@@ -24,7 +27,9 @@ __all__ = [
     "MapFrame",
     "RequestFrame",
     "changed_pages",
+    "ended_frame",
     "frame_of",
+    "state_of",
 ]
 
 PAGE_CELLS = 256
@@ -134,6 +139,22 @@ def frame_of(context: ApiContext, view: EngineView | None, now_s: float, n_watch
         n_calls=len(context.calls),
         n_preparing=context.n_preparing,
         n_watchers=n_watchers,
+    )
+
+
+def ended_frame(generation: Generation, call: Call) -> EndedFrame:
+    """What there was to see of a request, at its end."""
+    usage = generation.usage()
+    return EndedFrame(
+        id=generation.names[-1],
+        label=generation.names[0],
+        path=call.scope["path"],
+        uids=[f"{uid:x}" for uid in generation.uids],
+        reasons=generation.reasons(),
+        prompt=usage.prompt_tokens,
+        output=usage.completion_tokens,
+        cached=usage.prompt_tokens_details.cached_tokens,
+        ms=(time.monotonic() - call.arrival_s) * 1e3,
     )
 
 

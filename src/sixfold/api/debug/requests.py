@@ -10,7 +10,7 @@ from sixfold.api.call import Call
 from sixfold.errors import RouteNotFound
 from sixfold.observability.timeline import RequestTimeline
 
-__all__ = ["RequestDetail", "RequestList", "RequestStates", "request", "requests"]
+__all__ = ["RequestDetail", "RequestList", "RequestStates", "not_among_the_latest", "request", "requests"]
 
 MAX_LISTED = 100
 """Of the latest calls, in one answer."""
@@ -81,7 +81,7 @@ async def requests(call: Call) -> None:
             ]
         return msgspec.json.encode(RequestList(found))
 
-    await call.respond(200, await call.context.aside(listed))
+    await call.respond(200, await call.context.threads.aside(listed))
 
 
 async def request(call: Call) -> None:
@@ -111,10 +111,15 @@ async def request(call: Call) -> None:
         ]
         return msgspec.json.encode(RequestDetail(**_sums(found, snapshot.now_ns, snapshot.since_ns), timeline=parts))
 
-    body = await call.context.aside(detailed)
+    body = await call.context.threads.aside(detailed)
     if body is None:
-        raise RouteNotFound("no such request among the latest; /debug/requests lists them")
+        raise not_among_the_latest()
     await call.respond(200, body)
+
+
+def not_among_the_latest() -> RouteNotFound:
+    """For a label that no call that is kept has."""
+    return RouteNotFound("no such request among the latest; /debug/requests lists them")
 
 
 def _sums(found: RequestTimeline, now_ns: int, since_ns: int) -> dict[str, Any]:

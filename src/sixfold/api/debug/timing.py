@@ -9,11 +9,11 @@ from collections import deque
 
 import msgspec
 
-from sixfold.observability.meter import Meter, now
+from sixfold.observability.meter import now
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.sites import SITES
 
-__all__ = ["SITE_FRAMES", "PlaceFrame", "SiteFrame", "SpanFrame", "Timing"]
+__all__ = ["SITE_FRAMES", "MeterFeed", "PlaceFrame", "SiteFrame", "SpanFrame"]
 
 MAX_SPANS = 400
 """Of one process, at one look: the latest."""
@@ -21,8 +21,6 @@ KEPT = 4000
 """Spans for watchers who have not taken them yet."""
 LOOK_NS = 50_000_000
 PLACES_NS = 500_000_000
-REOPEN_NS = 2_000_000_000
-"""How often it is looked which processes have a meter."""
 
 
 class SiteFrame(msgspec.Struct, frozen=True):
@@ -64,7 +62,7 @@ class PlaceFrame(msgspec.Struct, frozen=True, array_like=True):
 SITE_FRAMES = [SiteFrame(site.name, site.kind.value, site.what) for site in SITES]
 
 
-class Timing:
+class MeterFeed:
     """See the module's docstring. For as long as somebody watches.
 
     Args:
@@ -73,14 +71,13 @@ class Timing:
 
     def __init__(self, observatory: Observatory | None) -> None:
         self._observatory = observatory
-        self._meters: dict[str, Meter] = {}
         self._read: dict[str, int] = {}
         self._spans: deque[SpanFrame] = deque(maxlen=KEPT)
         self.n_spans = 0
         """Ever."""
         self.places: list[PlaceFrame] = []
         self.places_ns = 0
-        self._looked_ns = self._opened_ns = 0
+        self._looked_ns = 0
 
     def look(self) -> None:
         """Read what is new, unless that was done a moment ago."""
@@ -90,11 +87,7 @@ class Timing:
         if at - self._looked_ns < LOOK_NS:
             return
         self._looked_ns = at
-        if at - self._opened_ns > REOPEN_NS:
-            self._opened_ns = at
-            if len(self._meters) < len(self._observatory.roles):
-                self._meters = self._observatory.meters()
-        for role, meter in self._meters.items():
+        for role, meter in self._observatory.processes.meters():
             # What was before somebody looked is left alone.
             self._read[role], intervals = meter.after(self._read.get(role, meter.n_written), MAX_SPANS)
             for start_ns, end_ns, site, step, uid in intervals:
@@ -113,7 +106,7 @@ class Timing:
                     one.n_waiting,
                     (at - one.since_ns) / 1e6 if one.since_ns else 0.0,
                 )
-                for role, meter in self._meters.items()
+                for role, meter in self._observatory.processes.meters()
                 for site, one in enumerate(meter.totals())
                 if one.count or one.n_waiting
             ]

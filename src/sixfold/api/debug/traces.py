@@ -4,16 +4,14 @@ trace. Made in a thread, of what all processes have noted anyway; nothing is swi
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from sixfold.api.call import Call
-from sixfold.errors import InvalidRequest, NotReady, RouteNotFound
-from sixfold.observability.meter import Meter
+from sixfold.api.debug.requests import not_among_the_latest
+from sixfold.errors import InvalidRequest, NotReady
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
 
@@ -52,7 +50,7 @@ async def trace(call: Call) -> None:
         requests = [snapshot.timeline(*one) for one in calls]
         return _document(observatory, requests, counters, start_ns, end_ns)
 
-    await call.respond(200, await call.context.aside(made))
+    await call.respond(200, await call.context.threads.aside(made))
 
 
 async def timeline(call: Call) -> None:
@@ -67,9 +65,9 @@ async def timeline(call: Call) -> None:
             return None
         return _document(observatory, [request], counters, request.start_ns - MARGIN_NS, request.end_ns + MARGIN_NS)
 
-    body = await call.context.aside(made)
+    body = await call.context.threads.aside(made)
     if body is None:
-        raise RouteNotFound("no such request among the latest; /debug/requests lists them")
+        raise not_among_the_latest()
     await call.respond(200, body)
 
 
@@ -82,11 +80,10 @@ def _document(
 ) -> bytes:
     from sixfold.observability.chrome_trace import ProcessTrack, chrome_trace
 
-    tracks = []
-    for role in observatory.roles:
-        with contextlib.suppress(OSError):  # a process that has not begun yet
-            found = Meter.open(observatory.run_dir, role)
-            tracks.append(ProcessTrack(role.replace("-", " "), found.pid, found.recent(start_ns)))
+    tracks = [
+        ProcessTrack(role.replace("-", " "), meter.pid, meter.recent(start_ns))
+        for role, meter in observatory.processes.meters()
+    ]
     tracks.sort(key=lambda track: ("api", "engine", "worker").index(track.role.partition(" ")[0]))
     return msgspec.json.encode(chrome_trace(tracks, requests[::-1], list(counters), start_ns=start_ns, end_ns=end_ns))
 
@@ -119,9 +116,8 @@ def _seconds(call: Call) -> float:
     Raises:
         InvalidRequest: another one, or its value is out of range.
     """
-    given = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=8)
     seconds = float(DEFAULT_SECONDS)
-    for name, value in given:
+    for name, value in call.query():
         if name != "seconds":
             raise InvalidRequest("the query may hold `seconds` alone", param="query", code="unknown_field")
         try:

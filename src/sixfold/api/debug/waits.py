@@ -6,7 +6,7 @@ import msgspec
 
 from sixfold.api.call import Call
 from sixfold.observability import meter
-from sixfold.observability.meter import N_BUCKETS, SiteTotals
+from sixfold.observability.meter import N_BUCKETS, SiteTotals, bucket_end_ns
 from sixfold.observability.site import Site
 from sixfold.observability.sites import SITES
 
@@ -53,8 +53,8 @@ class WaitList(msgspec.Struct):
 async def waits(call: Call) -> None:
     """`GET /debug/waits`: sites by total time, the register's order where nothing was counted."""
     observatory = call.context.observatory
-    totals = {} if observatory is None else observatory.totals()
-    sites = [_site(site, [of_role[index] for of_role in totals.values()]) for index, site in enumerate(SITES)]
+    totals = [] if observatory is None else [one.totals() for _, one in observatory.processes.meters()]
+    sites = [_site(site, [of_process[index] for of_process in totals]) for index, site in enumerate(SITES)]
     sites.sort(key=lambda site: -site.total_us)
     await call.respond(200, msgspec.json.encode(WaitList(sites)))
 
@@ -88,5 +88,5 @@ def _quantile(buckets: list[int], share: float) -> float:
     for bucket, count in enumerate(buckets):
         left -= count
         if left <= 0:
-            return (128 << bucket) / 1e3
-    return (128 << N_BUCKETS) / 1e3
+            return bucket_end_ns(bucket) / 1e3
+    return bucket_end_ns(N_BUCKETS) / 1e3

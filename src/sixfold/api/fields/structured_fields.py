@@ -9,7 +9,7 @@ import msgspec
 from sixfold.api.context import ApiContext
 from sixfold.api.field_docs import says
 from sixfold.errors import InvalidRequest
-from sixfold.observability.requests import stage
+from sixfold.observability.calls import stage
 from sixfold.observability.timeline import State
 from sixfold.structured import StructuredOutputs, check_grammar, json_object_grammar, schema_grammar
 
@@ -71,7 +71,7 @@ async def request_grammar(context: ApiContext, request: _Asking) -> str:
         _check_form(request.response_format)
     if not asks_for_structure(request):
         return ""
-    return await context.in_thread(_grammar, request)
+    return await context.threads.run(_grammar, request)
 
 
 def _check_form(format_: ResponseFormat) -> None:

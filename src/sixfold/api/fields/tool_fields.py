@@ -19,7 +19,6 @@ __all__ = ["MAX_TOOLS", "MAX_TOOLS_BYTES", "check_tools", "named_choice", "new_t
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 << 10
 """Of all tools, written as JSON."""
-MAX_DESCRIPTION_CHARS = 64 << 10
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 _MODES = ("auto", "none", "required")

@@ -60,7 +60,7 @@ async def by_size(call: Call, work: Callable[P, R], *args: P.args, **kwargs: P.k
     """Do work that takes the longer, the larger the call's body is: at once, or beside the event loop."""
     if call.body_bytes <= INLINE_BYTES:
         return work(*args, **kwargs)
-    return await call.context.in_thread(work, *args, **kwargs)
+    return await call.context.threads.run(work, *args, **kwargs)
 
 
 def decode(kind: type[T], body: bytes, *, ignore_unknown: bool = False) -> tuple[T, list[str]]:

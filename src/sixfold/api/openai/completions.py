@@ -31,8 +31,8 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
 from sixfold.messages import TokenLogprobs
+from sixfold.observability.calls import stage
 from sixfold.observability.meter import now
-from sixfold.observability.requests import stage
 from sixfold.observability.sites import API_TOKENIZE
 from sixfold.observability.timeline import State
 from sixfold.sampling_params import SamplingParams
@@ -132,12 +132,12 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
             context.prompt_length.check([text], "prompt")
         started_ns = now()
         ids = context.client.tokenizer.encode_batch(texts, parse_control=True, add_bos=add_bos)
-        context.note(API_TOKENIZE, started_ns, now())
+        context.threads.note(API_TOKENIZE, started_ns, now())
         return ids
 
     if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
-        return await context.aside(encode)
-    return await context.in_thread(encode)
+        return await context.threads.aside(encode)
+    return await context.threads.run(encode)
 
 
 def _check_prompts(context: ApiContext, prompts: list[list[int]]) -> None:

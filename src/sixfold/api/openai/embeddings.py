@@ -29,7 +29,7 @@ from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.embedding import embedding_request, vector_of
 from sixfold.errors import InvalidRequest
 from sixfold.messages import GenerateRequest, Pooling
-from sixfold.observability.requests import stage
+from sixfold.observability.calls import stage
 from sixfold.observability.timeline import State
 
 __all__ = ["MAX_INPUT_TOKENS", "MAX_NUMBERS", "WAVE", "create_embedding"]
@@ -96,7 +96,7 @@ async def _tokenize(context: ApiContext, texts: list[str], *, any_length: bool) 
             context.prompt_length.check([text], _field(i, len(texts)), is_answered=False)
         return context.client.tokenizer.encode_batch(texts, parse_control=False)
 
-    return await context.aside(encode)
+    return await context.threads.aside(encode)
 
 
 def _requests(
@@ -192,7 +192,7 @@ class _Waves:
                 self._generation.close()
             self._n_cached += self._generation.usage().prompt_tokens_details.cached_tokens
             self._generation = None
-            entries += await self._call.context.aside(self._render, self._pooled, len(entries))
+            entries += await self._call.context.threads.aside(self._render, self._pooled, len(entries))
             if self._waiting:
                 await self.start()
         return b",".join(entries)

@@ -7,6 +7,8 @@ const CACHED = 1;
 const SHARED = 2;
 const HELD = 3;
 
+const LINED = 5; // pixels of a cell from which there are lines between cells
+
 export class Blocks {
   /** `onChoose(slot)`: a block of the choice in this slot was clicked. */
   constructor(feed, onChoose) {
@@ -54,7 +56,7 @@ export class Blocks {
     const { columns, rows, size } = this._grid;
     context.imageSmoothingEnabled = false;
     context.drawImage(this._picture, 0, 0, columns * size, rows * size);
-    if (size < 5) return;
+    if (size < LINED) return;
     context.strokeStyle = colour("--panel");
     context.lineWidth = size > 8 ? 2 : 1;
     context.beginPath();
@@ -73,10 +75,11 @@ export class Blocks {
   _layOut(n) {
     const width = this._canvas.clientWidth;
     const height = this._canvas.clientHeight;
-    let size = Math.max(1, Math.floor(Math.sqrt((width * height) / n)));
-    while (size > 1 && Math.ceil(n / Math.floor(width / size)) * size > height) size -= 1;
-    // Cells of less than a pixel where there are more of them than pixels.
-    if (Math.ceil(n / Math.floor(width / size)) * size > height) size = Math.sqrt((width * height) / n) * 0.98;
+    const overflows = (size) => Math.ceil(n / Math.floor(width / size)) * size > height;
+    let size = Math.floor(Math.sqrt((width * height) / n));
+    while (size >= LINED && overflows(size)) size -= 1;
+    // Without lines between them, cells need no whole pixels: they fill the picture, and may be less than a pixel.
+    if (size < LINED) for (size = Math.sqrt((width * height) / n); overflows(size); ) size *= 0.995;
     size = Math.min(size, 18);
     const columns = Math.max(1, Math.floor(width / size));
     this._grid = { columns, rows: Math.ceil(n / columns), size };

@@ -185,7 +185,8 @@ export class Chat {
       this._buttons();
       this._store.save();
       const atEnd = this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
-      for (const one of this._views) if (one.message === message || one.message.role === "user") one.finish();
+      // Also those of another conversation that was chosen meanwhile: what can be done with them depends on it.
+      for (const one of this._views) if (one.message === message || one.message.role === "user" || one === this._views.at(-1)) one.finish();
       if (atEnd) this._log.scrollTop = this._log.scrollHeight;
       if (message.kind !== "bad") say(this._announce, message.note ?? "The answer is complete.");
     }

@@ -1,5 +1,7 @@
 // Conversations, kept in this browser and nowhere else: the newest MAX of them, as far as they fit into MAX_CHARS.
 
+import { keep, kept } from "./dom.js";
+
 const PLACE = "sixfold.conversations";
 const MAX = 50;
 const MAX_CHARS = 2_000_000;
@@ -7,6 +9,7 @@ const TITLE_CHARS = 48;
 
 export class Conversations {
   constructor() {
+    this._removed = new Set();
     this.all = read();
     this.current = this.all[0] ?? this.add();
   }
@@ -23,38 +26,50 @@ export class Conversations {
   }
 
   remove(id) {
+    this._removed.add(id);
     this.all = this.all.filter((conversation) => conversation.id !== id);
     if (this.current.id === id) this.current = this.all[0] ?? this.add();
     this.save();
   }
 
-  /** A conversation has changed. What does not fit is forgotten, the oldest first. */
+  /** A conversation has changed. What another tab has kept meanwhile stays; what does not fit is not kept: the oldest
+   *  first, and one that is too long by itself. It lives as long as the page. */
   save() {
     const first = this.current.messages.find((message) => message.role === "user");
     if (first) this.current.title = shorten(first.content);
-    this.all = [this.current, ...this.all.filter((other) => other !== this.current)].slice(0, MAX);
-    for (;;) {
-      const kept = this.all.filter((conversation) => conversation.messages.length || conversation.system);
-      const text = JSON.stringify(kept, (name, value) => (name === "tokens" ? undefined : value));
-      try {
-        if (text.length > MAX_CHARS) throw new RangeError("too large");
-        localStorage.setItem(PLACE, text);
-        return;
-      } catch {
-        if (this.all.length <= 1) return; // it lives as long as the page
-        this.all.pop();
-      }
+    const here = new Set(this.all.map((one) => one.id));
+    const others = read().filter((one) => !here.has(one.id) && !this._removed.has(one.id));
+    this.all = [this.current, ...this.all.filter((other) => other !== this.current), ...others].slice(0, MAX);
+    const texts = [];
+    let room = MAX_CHARS;
+    for (const conversation of this.all) {
+      if (!conversation.messages.length && !conversation.system) continue;
+      const text = JSON.stringify(conversation, (name, value) => (name === "tokens" ? undefined : value));
+      if (text.length >= room) continue;
+      room -= text.length + 1;
+      texts.push(text);
     }
+    while (!keep(PLACE, `[${texts.join(",")}]`) && texts.length) texts.pop();
   }
 }
 
+/** What is kept, as far as it is what this page has written. */
 function read() {
   try {
-    const found = JSON.parse(localStorage.getItem(PLACE) ?? "[]");
-    return found.filter((one) => typeof one.id === "string" && Array.isArray(one.messages));
+    return JSON.parse(kept(PLACE) ?? "[]").filter(isConversation);
   } catch {
     return [];
   }
+}
+
+function isConversation(one) {
+  const texts = [one?.id, one?.title, one?.system];
+  return texts.every((text) => typeof text === "string") && Array.isArray(one.messages) && one.messages.every(isMessage);
+}
+
+function isMessage(one) {
+  const known = one?.role === "user" || one?.role === "assistant";
+  return known && typeof one.content === "string" && [one.note, one.reasoning, one.figures].every((text) => text === undefined || typeof text === "string");
 }
 
 function shorten(text) {

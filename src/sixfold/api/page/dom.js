@@ -18,6 +18,25 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** What this browser keeps under a name; null: nothing, or it keeps nothing for this page. */
+export function kept(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+/** Keep it. Returns whether there was room for it. */
+export function keep(name, text) {
+  try {
+    localStorage.setItem(name, text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** A button without a form. */
 export function button(text, onclick, properties = {}) {
   return make("button", { type: "button", onclick, ...properties }, text);

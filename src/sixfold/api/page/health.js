@@ -62,7 +62,7 @@ export class Health {
       ["Choices that run", count(limits.max_running)],
       ["Choices that run and wait", count(limits.max_outstanding)],
       ["Prompt tokens that wait", count(limits.max_queued_tokens)],
-      ["Longest queue", limits.max_queue_wait_s ? `${limits.max_queue_wait_s} s` : "no bound but a request's own"],
+      ["Longest wait in the queue", limits.max_queue_wait_s ? `${limits.max_queue_wait_s} s` : "until a request's own deadline"],
       ["Body of a request", bytes(limits.max_body_bytes)],
       ["Connections per API process", count(limits.max_connections)],
     ]);

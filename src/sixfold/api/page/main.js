@@ -2,7 +2,7 @@
 
 import { Anatomy } from "./anatomy.js";
 import { Chat } from "./chat.js";
-import { forgetColours, say } from "./dom.js";
+import { forgetColours, keep, kept, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { Health } from "./health.js";
 import { getKey, onKeyNeeded, setKey } from "./server.js";
@@ -20,7 +20,7 @@ let shown = "";
 function route() {
   const [name, rest = ""] = location.hash.slice(1).split("/", 2);
   if (name === "main") return;
-  const wanted = name in views ? name : "chat";
+  const wanted = Object.hasOwn(views, name) ? name : "chat";
   if (wanted !== shown) {
     for (const [other, view] of Object.entries(views)) {
       document.getElementById(other).hidden = other !== wanted;
@@ -34,7 +34,16 @@ function route() {
     document.title = `Sixfold: ${wanted}`;
   }
   watch();
-  views[wanted].show(decodeURIComponent(rest));
+  views[wanted].show(decoded(rest));
+}
+
+/** A part of the address, which anybody may have written. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** The feed is wanted while a view that shows it can be seen. */
@@ -83,21 +92,23 @@ setInterval(showFeed, 250);
 // ---- theme ----------------------------------------------------------------------------------------------------------
 
 const THEMES = { system: "light dark", light: "light", dark: "dark" };
+let themeNow = "system";
 const themeButton = document.getElementById("theme");
 
 function setTheme(theme) {
   document.documentElement.style.colorScheme = THEMES[theme];
   say(themeButton, `Theme: ${theme}`);
-  localStorage.setItem("sixfold.theme", theme);
+  themeNow = theme;
+  keep("sixfold.theme", theme);
   forgetColours();
 }
 
 themeButton.addEventListener("click", () => {
   const names = Object.keys(THEMES);
-  setTheme(names[(names.indexOf(localStorage.getItem("sixfold.theme")) + 1) % names.length]);
+  setTheme(names[(names.indexOf(themeNow) + 1) % names.length]);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", forgetColours);
-setTheme(localStorage.getItem("sixfold.theme") in THEMES ? localStorage.getItem("sixfold.theme") : "system");
+setTheme(Object.hasOwn(THEMES, kept("sixfold.theme")) ? kept("sixfold.theme") : "system");
 
 // ---- key ------------------------------------------------------------------------------------------------------------
 

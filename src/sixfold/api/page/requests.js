@@ -211,7 +211,7 @@ export class Requests {
     say(row.cells[1], describe(track));
     say(row.cells[2], first ? `${count(Math.min(first.computed, first.prompt))} / ${count(first.prompt)}` : track.ended?.prompt ? count(track.ended.prompt) : "");
     say(row.cells[3], count(track.output));
-    say(row.cells[4], track.ended ? "" : count(track.pace()));
+    say(row.cells[4], count(track.ended ? (1000 * track.output) / Math.max(1, track.ended.ms) : track.pace()));
     say(row.cells[5], first ? count(track.choices.reduce((sum, choice) => sum + choice.blocks, 0)) : "");
   }
 }
@@ -299,7 +299,7 @@ export class Follow {
 function describe(track) {
   if (track.ended) {
     const reasons = [...new Set(track.ended.reasons)].join(", ");
-    return `ended${reasons ? ` (${reasons})` : ""} after ${span(track.ended.ms)}`;
+    return `ended${reasons ? ` (${reasons})` : ""}, ${span(track.ended.ms)}`;
   }
   if (!track.choices.length) return { receive: "its body arrives", prepare: "is prepared", submit: "is handed over" }[track.stage] ?? "is being answered";
   const waits = track.choices.find((choice) => choice.state === "waiting");

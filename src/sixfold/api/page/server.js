@@ -10,13 +10,24 @@ export class ServerError extends Error {
   }
 }
 
+let keyNow = null; // where the browser keeps nothing for this page, the key lives as long as the page
+
 export function getKey() {
-  return sessionStorage.getItem(KEY);
+  try {
+    return sessionStorage.getItem(KEY) ?? keyNow;
+  } catch {
+    return keyNow;
+  }
 }
 
 export function setKey(key) {
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  keyNow = key || null;
+  try {
+    if (key) sessionStorage.setItem(KEY, key);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    // see above
+  }
 }
 
 let askForKey = async () => false;

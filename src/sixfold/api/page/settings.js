@@ -1,9 +1,12 @@
-// How to answer: fields that are left empty are left out of the request, so that the server's own defaults hold.
+// How to answer: fields that are left empty are left out of the request, so that the server's own defaults hold. On a
+// first visit two are filled in, as `sixfold chat` does: at temperature 1, OpenAI's default, a small model rambles.
 
-import { button, make, say } from "./dom.js";
+import { button, keep, kept, make, say } from "./dom.js";
 import { call } from "./server.js";
 
 const PLACE = "sixfold.settings";
+
+const FIRST = { temperature: 0.7, top_p: 0.95 }; // where the model's files recommend nothing
 
 const NUMBERS = [
   ["temperature", "Temperature", 0, 2, 0.1, "0 always takes the likeliest token"],
@@ -42,6 +45,7 @@ export class Settings {
       make("div", { class: "numbers" }, ...NUMBERS.map((one) => this._number(...one))),
       make("label", {}, "Stop at", this.stop),
       make("label", { class: "check" }, this.logprobs, "Show how likely each token was"),
+      make("p", { class: "hint" }, "Underlined: unlikely, red the most. Point at a word to see what else could have stood there."),
       make("label", { class: "check" }, this.useSchema, "Answer with JSON of this schema"),
       (this.schemaBox = make(
         "div",
@@ -52,7 +56,22 @@ export class Settings {
       )),
       button("Use the server's defaults", () => this._clear(), { class: "quiet" }),
     );
+    const isFirst = localStorage.getItem(PLACE) === null;
     this._load();
+    this._isTouched = false;
+    if (isFirst) this._suggest();
+  }
+
+  /** Fills in FIRST, unless somebody was quicker. What is not known (health is for admins) is left to the server. */
+  async _suggest() {
+    try {
+      const { sampling_defaults: own } = await (await call("/debug/health", { ask: false })).json();
+      if (this._isTouched) return;
+      for (const [name, value] of Object.entries(FIRST)) if (!(name in own)) this._fields[name].value = value;
+      this._save();
+    } catch {
+      // then the fields stay empty
+    }
   }
 
   _number(name, label, min, max, step, help) {
@@ -121,14 +140,15 @@ export class Settings {
   }
 
   _save() {
+    this._isTouched = true;
     const values = Object.fromEntries(Object.entries(this._fields).map(([name, input]) => [name, input.value]));
     const more = { stop: this.stop.value, logprobs: this.logprobs.checked, useSchema: this.useSchema.checked, schema: this.schema.value };
-    localStorage.setItem(PLACE, JSON.stringify({ values, ...more }));
+    keep(PLACE, JSON.stringify({ values, ...more }));
   }
 
   _load() {
     try {
-      const { values = {}, stop = "", logprobs = true, useSchema = false, schema = EXAMPLE } = JSON.parse(localStorage.getItem(PLACE) ?? "{}");
+      const { values = {}, stop = "", logprobs = true, useSchema = false, schema = EXAMPLE } = JSON.parse(kept(PLACE) ?? "{}");
       for (const [name, input] of Object.entries(this._fields)) input.value = values[name] ?? "";
       Object.assign(this.stop, { value: stop });
       this.logprobs.checked = logprobs;

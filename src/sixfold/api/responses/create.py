@@ -50,7 +50,7 @@ async def create_response(call: Call) -> None:
         conversation = await _conversation(call, asked)
         template_for(context, conversation)
         if asked.text_format.type != "text":
-            conversation = replace(conversation, grammar=await context.in_thread(format_grammar, asked.text_format))
+            conversation = replace(conversation, grammar=await context.threads.run(format_grammar, asked.text_format))
         prepared = await prepare(context, conversation)
         requests = execution_requests(
             context,
@@ -109,7 +109,7 @@ async def _conversation(call: Call, asked: Asked) -> Conversation:
     messages: list[dict[str, Any]]
     if store is not None and previous is not None:
         links = await store.chain(call.tenant, previous)
-        messages = await call.context.in_thread(_messages, asked, links)
+        messages = await call.context.threads.run(_messages, asked, links)
     else:
         messages = await by_size(call, _messages, asked, [])
     return Conversation(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl
-
 import msgspec
 
 from sixfold.api.call import Call
@@ -74,7 +72,7 @@ def _query(call: Call, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     Raises:
         InvalidRequest: names the parameter.
     """
-    query = dict(parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    query = dict(call.query())
     for name, value in query.items():
         if name not in known:
             shown = clip(name, 64)

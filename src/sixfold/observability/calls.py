@@ -19,8 +19,9 @@ from contextvars import ContextVar
 import msgspec
 
 from sixfold.observability.timeline import State
+from sixfold.shared_file import share, view
 
-__all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "RequestRing", "current", "read_all", "stage"]
+__all__ = ["IN_ENGINE", "MAX_UIDS", "RECORDS", "CallRecord", "CallRing", "current", "read_all", "stage"]
 
 RECORDS = 1024
 """Calls per API process that are kept."""
@@ -31,7 +32,7 @@ MAX_STAGES = 64
 
 _HEADER = 32
 _slot = struct.Struct("=QI")
-_FILE = "requests-{}"
+_FILE = "calls-{}"
 
 API_STATES: tuple[State | None, ...] = (
     None,
@@ -99,7 +100,7 @@ def stage(state: State | None) -> None:
         record.enter(state)
 
 
-class RequestRing:
+class CallRing:
     """See the module's docstring."""
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -109,34 +110,23 @@ class RequestRing:
         self._encoder = msgspec.msgpack.Encoder()
 
     @classmethod
-    def create(cls, run_dir: str, api_server: int) -> RequestRing:
+    def create(cls, run_dir: str, api_server: int) -> CallRing:
         """The ring that API process number `api_server` writes."""
-        fd = os.open(_path(run_dir, api_server), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, _HEADER + RECORDS * SLOT_BYTES)
-            ring = cls(mmap.mmap(fd, 0))
-            ring._words[1] = ring._words[0]
-            return ring
-        finally:
-            os.close(fd)
+        ring = cls(share(_path(run_dir, api_server), _HEADER + RECORDS * SLOT_BYTES))
+        ring._words[1] = ring._words[0]
+        return ring
 
     @classmethod
-    def open(cls, run_dir: str, api_server: int) -> RequestRing:
+    def open(cls, run_dir: str, api_server: int) -> CallRing:
         """To be read.
 
         Raises:
             OSError: there is none yet.
         """
-        fd = os.open(_path(run_dir, api_server), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-        except ValueError as e:
-            raise FileNotFoundError("the ring is not there yet") from e
-        finally:
-            os.close(fd)
+        return cls(view(_path(run_dir, api_server)))
 
     @classmethod
-    def private(cls, n_records: int = 16) -> RequestRing:
+    def private(cls, n_records: int = 16) -> CallRing:
         """One that nobody else sees."""
         return cls(mmap.mmap(-1, _HEADER + n_records * SLOT_BYTES))
 
@@ -177,7 +167,7 @@ def read_all(run_dir: str, n_api: int) -> list[tuple[int, CallRecord]]:
     found: list[tuple[int, CallRecord]] = []
     for api_server in range(n_api):
         try:
-            ring = RequestRing.open(run_dir, api_server)
+            ring = CallRing.open(run_dir, api_server)
         except OSError:
             continue
         found += [(api_server, record) for record in ring.records()]
