@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sixfold.executor.worker import Worker
     from sixfold.kv_cache import Journal
     from sixfold.messages import WorkerFacts
-    from sixfold.model_file import ModelFile
+    from sixfold.model_file import GGUFFile, ModelFile
     from sixfold.observability.history import History
     from sixfold.observability.meter import Meter
     from sixfold.text import ChatTemplate, Tokenizer
@@ -313,19 +313,20 @@ def load_text(config: Config) -> ModelText:
     """
     from sixfold.text import CHATML, ChatTemplate, byte_tokenizer, load_text_files
 
+    file: GGUFFile | None = None
     if config.model.model == SCRIPTED_MODEL:
         tokenizer = byte_tokenizer(load_script(config.executor.script).tokens)
         template: ChatTemplate | None = ChatTemplate(CHATML, tokenizer)
     else:
         files = load_text_files(Path(config.model.model), n_rows=_n_rows(config))
-        tokenizer, template = files.tokenizer, files.chat_template
+        tokenizer, template, file = files.tokenizer, files.chat_template, files.file
     return ModelText(
         config.model.served_model_name,
         tokenizer,
         template,
         config.model.max_model_len,
         config.seed or None,
-        recommended_sampling(config),
+        recommended_sampling(config, file),
     )
 
 
@@ -337,7 +338,7 @@ def _n_rows(config: Config) -> int | None:
     return open_model(path).config.vocab if path.is_dir() and config.executor.executor == "native" else None
 
 
-def recommended_sampling(config: Config) -> dict[str, Any]:
+def recommended_sampling(config: Config, file: GGUFFile | None = None) -> dict[str, Any]:
     """Fields of `SamplingParams` that the model of a resolved configuration recommends; empty if they are not wanted.
 
     Raises:
@@ -347,7 +348,7 @@ def recommended_sampling(config: Config) -> dict[str, Any]:
         return {}
     from sixfold.text import sampling_defaults
 
-    return sampling_defaults(Path(config.model.model))
+    return sampling_defaults(Path(config.model.model), file)
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -47,7 +47,7 @@ class ByteLevelBPE:
         for literal in control:
             del vocabulary[literal]
         pairs = [_pair(merge) for merge in merges]
-        pairs = [pair for pair in pairs if control.keys().isdisjoint((*pair, pair[0] + pair[1]))]
+        pairs = [(a, b) for a, b in pairs if a + b not in control and a not in control and b not in control]
         try:
             model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.whole_words)
         except Exception as error:

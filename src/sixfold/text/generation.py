@@ -41,11 +41,12 @@ def declared_end_ids(folder: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def sampling_defaults(path: Path) -> dict[str, Any]:
+def sampling_defaults(path: Path, file: GGUFFile | None = None) -> dict[str, Any]:
     """Fields of `SamplingParams` that the files of a model recommend; empty where they recommend nothing.
 
     Args:
         path: a GGUF file or a Hugging Face folder. Its `do_sample: false` is a temperature of 0.
+        file: the GGUF file, where it is open already.
 
     Raises:
         ModelFileError: a value is out of the range that a request may ask for.
@@ -57,7 +58,7 @@ def sampling_defaults(path: Path) -> dict[str, Any]:
             found = {name: said for name, said in found.items() if name == "repetition_penalty"}
             found["temperature"] = ("do_sample", 0.0)
         return {name: _checked(_FILE, name, *said) for name, said in found.items()}
-    metadata = GGUFFile.open(path).metadata
+    metadata = (file or GGUFFile.open(path)).metadata
     return {
         name: _checked(path.name, name, key, _shortest(metadata[key]))
         for name, key in _GGUF_KEYS.items()

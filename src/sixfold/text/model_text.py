@@ -21,6 +21,8 @@ class TextFiles:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     """None for a base model."""
+    file: GGUFFile | None = None
+    """None for a folder."""
 
 
 def load_text_files(path: Path, *, n_rows: int | None = None) -> TextFiles:
@@ -37,4 +39,4 @@ def load_text_files(path: Path, *, n_rows: int | None = None) -> TextFiles:
         return TextFiles(tokenizer, ChatTemplate.of_folder(path, tokenizer))
     file = GGUFFile.open(path)
     tokenizer = gguf_tokenizer(file)
-    return TextFiles(tokenizer, ChatTemplate.of_file(file, tokenizer))
+    return TextFiles(tokenizer, ChatTemplate.of_file(file, tokenizer), file)
