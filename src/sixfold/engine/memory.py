@@ -22,7 +22,7 @@ __all__ = ["MemoryNeed", "check_fits", "kv_bytes_per_token", "memory_need"]
 
 _ELEMENT_BYTES = {"bfloat16": 2, "float32": 4}
 _MB = 1 << 20
-_WORKER_BYTES = 48 * _MB
+_WORKER_BYTES = 49 * _MB
 """A worker without a model: interpreter and libraries."""
 _WEIGHTS_PER_ROUNDING = 64
 """Packed weights end amid large pages: about 1 MB is lost of each 64."""

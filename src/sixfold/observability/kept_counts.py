@@ -52,7 +52,8 @@ class KeptCounts:
         with contextlib.suppress(OSError):
             fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, body)
+                if os.write(fd, body) < len(body):  # the last page that was left
+                    return
             finally:
                 os.close(fd)
             os.replace(path + ".new", path)

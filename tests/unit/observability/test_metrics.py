@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,3 +105,17 @@ def test_a_call_in_the_histograms() -> None:
     assert value(metrics, "sixfold_request_generation_tokens_sum") == 4
     assert value(metrics, "sixfold_request_success_total", finished_reason="stop") == 2
     assert value(metrics, "sixfold_request_success_total", finished_reason="abort") == 0
+
+
+def test_a_disk_that_fills_within_a_write_leaves_what_was_kept_before(tmp_path: Path) -> None:
+    stats = EngineStats(engine_epoch=1, steps=7)
+    ApiMetrics("m", lambda: stats, kept=KeptCounts(str(tmp_path), 0), n_api=1).render()
+    before = KeptCounts(str(tmp_path), 0).read()
+    assert before is not None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+        KeptCounts(str(tmp_path), 0).write(before)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert KeptCounts(str(tmp_path), 0).read() == before
