@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sixfold.observability import meter
 from sixfold.observability.calls import API_STATES, CallRecord, read_all
@@ -249,7 +250,7 @@ class _Choice:
         for number, step, mode in steps:
             yield from self._step(number, step, mode)
         leaves = [entry.at_ns for entry in self._entries if entry.event in (Event.PREEMPTED, Event.CLOSED)]
-        for (number, step, _), following in zip(steps, [*steps[1:], None], strict=True):
+        for (number, step, _), following in zip_longest(steps, steps[1:]):
             done_ns = step.commit[1]
             if not done_ns:
                 continue

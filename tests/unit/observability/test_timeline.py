@@ -183,6 +183,20 @@ def test_a_request_from_its_head_to_its_end(tmp_path: Path, monkeypatch: pytest.
     ]
 
 
+def test_a_request_that_waits_and_has_no_step_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.note(30, Event.RECEIVED, uid=7)
+    scene.note(31, Event.QUEUED, uid=7)
+    scene.note(60, Event.REASON, value=Reason.SLOTS)
+    record = CallRecord("call", 10, uids=[7])
+    for state, at_ns in ((State.PARSE, 10), (State.SUBMIT, 20), (None, 40)):
+        record.enter(state, at_ns)
+    scene.ring.write(record)
+    found = Snapshot(scene.run_dir, 1).find("call")
+    assert found is not None and not found.is_done
+    assert [part.state for part in found.states][-2:] == [State.QUEUED, State.QUEUED_SLOTS]
+
+
 def test_a_request_that_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, monkeypatch)
     scene.note(30, Event.RECEIVED, uid=7)

@@ -56,7 +56,7 @@ export class Settings {
       )),
       button("Use the server's defaults", () => this._clear(), { class: "quiet" }),
     );
-    const isFirst = kept(PLACE) === null;
+    const isFirst = !kept(PLACE);
     this._load();
     this._isTouched = false;
     if (isFirst) this._suggest();
