@@ -13,10 +13,10 @@ from tests.e2e.test_restart import BODIES, Streams, kill, pid_of, with_model
 
 
 @pytest.fixture
-def run_root(tmp_path: Path) -> Path:
-    (tmp_path / "slow.json").write_text('{"step_ms": 10}')
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
+def run_root(runtime_dir: Path) -> Path:
+    (runtime_dir / "slow.json").write_text('{"step_ms": 10}')
+    (runtime_dir / "run").mkdir()
+    return runtime_dir / "run"
 
 
 def slow(run_root: Path, *more: str) -> Server:

@@ -1,4 +1,4 @@
-"""One browser and one scripted server for all tests of the page."""
+"""A browser for each file, and one scripted server for all tests of the page."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"the page cannot be driven: {REASON}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Not of the session: as long as it is there, no event loop but its own runs in this process."""
     with chromium() as running:
         yield running
 

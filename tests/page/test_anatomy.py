@@ -84,7 +84,7 @@ def test_a_chat_can_be_followed(server: Server, open_page: OpenPage) -> None:
     page.locator(".follow", has_text="written").wait_for()
     page.locator(".follow dd", has_text="ended (length)").wait_for()
     page.get_by_role("button", name="Stop following").click()
-    assert not page.locator(".follow").is_visible()
+    page.locator(".follow").wait_for(state="hidden")
 
 
 def test_a_lost_feed_is_shown_and_comes_back(server: Server, open_page: OpenPage) -> None:
@@ -97,7 +97,7 @@ def test_a_lost_feed_is_shown_and_comes_back(server: Server, open_page: OpenPage
     page.locator("#state", has_text="connection lost").wait_for()
     page.unroute_all()
     page.locator("#state", has_text="ready").wait_for()
-    assert not page.locator("#anatomy .banner").is_visible()
+    page.locator("#anatomy .banner").wait_for(state="hidden")
 
 
 def test_nobody_watches_while_nobody_looks(server: Server, open_page: OpenPage) -> None:

@@ -38,7 +38,7 @@ def test_an_answer_is_streamed(server: Server, open_page: OpenPage, scripted: Sc
     message = ask(page)
     message.locator(".token").nth(3).wait_for()
     assert message.get_attribute("aria-busy") == "true", "it is not complete yet"
-    assert page.locator("#stop").is_visible()
+    page.locator("#stop").wait_for()
     assert answer(page) == "one two three " * 30
     assert "91 written" in message.locator(".foot").inner_text()
     message.locator(".token").nth(1).hover()
@@ -141,7 +141,7 @@ def test_the_servers_words_are_shown_where_it_refuses(server: Server, open_page:
     page.get_by_label("Top p").fill("7")
     message = ask(page)
     message.get_by_text("top_p").wait_for()
-    assert page.locator("#regenerate").is_visible()
+    page.locator("#regenerate").wait_for()
 
 
 def test_a_key_is_asked_for_and_sent(open_page: OpenPage, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_browser_that_keeps_nothing_can_chat(server: Server, open_page: OpenPa
     ask(page)
     assert answer(page) == "one "
     page.get_by_role("button", name="Theme").click()
-    assert page.get_by_role("button", name="Theme: light").is_visible()
+    page.get_by_role("button", name="Theme: light").wait_for()
 
 
 def test_what_is_kept_is_only_believed_where_this_page_wrote_it(server: Server, open_page: OpenPage) -> None:

@@ -44,7 +44,7 @@ def test_every_promise_holds_and_none_vacuously() -> None:
         "Overloaded",
         "forgotten caches",
     ):
-        assert came[kind] > 10, kind
+        assert came[kind] > 5, kind
 
 
 def test_a_run_follows_from_its_seed() -> None:
