@@ -87,7 +87,6 @@ class Scheduler:
         chronicle: Chronicle | None = None,
     ) -> None:
         max_running = min(config.max_num_seqs, max_slots)
-        self._max_running = max_running
         self._kv = kv_cache
         self._engine_epoch = engine_epoch
         self._pipeline_depth = pipeline_depth
