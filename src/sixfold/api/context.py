@@ -25,6 +25,7 @@ from sixfold.observability.calls import CallRing
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
+from sixfold.roles import api_role
 
 if TYPE_CHECKING:
     from sixfold.api.tracing import CallSpans
@@ -124,7 +125,7 @@ class ApiContext:
         if config.otlp_traces_endpoint:
             from sixfold.api.tracing import CallSpans  # a server without spans has no use for it
 
-            self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=f"api {metrics.api_server}")
+            self.spans = CallSpans(config.otlp_traces_endpoint, observatory, instance=api_role(metrics.api_server))
             metrics.spans_dropped = self.spans.dropped
         self.threads = TextThreads(self.meter)
 
