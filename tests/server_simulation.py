@@ -29,7 +29,9 @@ from tests.virtual.loop import VirtualLoop
 from tests.virtual.processes import ApiProcess, EngineProcess, KilledError, Network, WorkerProcess, hello_of_process
 
 from sixfold.api.access.keys import ANYBODY
+from sixfold.api.admission.admission import Permit
 from sixfold.api.call import Call
+from sixfold.api.context import ApiContext
 from sixfold.api.generation import Generation, TextOptions
 from sixfold.api.http.errors import ClientGone
 from sixfold.config import SchedulerConfig
@@ -263,7 +265,7 @@ class ServerSimulation:
                     assert tokens[: len(choice.tokens)] == choice.tokens, "a replay would begin at another token"
 
         try:
-            await generation.start(_call(str(request.uid)))
+            await generation.start(_call(api.context, str(request.uid)))
             await generation.run(take)  # type: ignore[arg-type]
         except (ClientGone, DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed) as error:
             outcome = "poisoned" if getattr(error, "code", None) == "poisoned" else type(error).__name__
@@ -313,14 +315,13 @@ class ServerSimulation:
         assert seen.n_logprobs == n_logprobs
 
 
-def _call(label: str) -> Call:
+def _call(context: ApiContext, label: str) -> Call:
     """Of a call what `Generation` needs: whose it is, and what it is called."""
     call: Any = SimpleNamespace(
         request_id=label,
         tenant=ANYBODY.tenant,
         caller=ANYBODY,
-        use_tokens=lambda n_tokens: None,
-        leave_places=lambda: None,
+        permit=Permit(context.admission),
         record=None,
         fault=None,
         enter=lambda state, at_ns=0: None,

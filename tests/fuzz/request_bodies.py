@@ -169,7 +169,7 @@ def check(one: Case) -> None:
     elif text:
         json.loads(text)
     context = app.context
-    assert not context.in_flight and not context.generations and not own.engine.live, "something is left"
+    assert not context.admission.in_flight and not context.generations and not own.engine.live, "something is left"
     own.engine.requests.clear()
     own.engine.handles.clear()
 

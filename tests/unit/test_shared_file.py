@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sixfold import shared_file
-from sixfold.api.access.tallies import Tallies
+from sixfold.api.admission.tallies import Tallies
 from sixfold.engine.progress import Progress
 from sixfold.observability.calls import CallRing
 from sixfold.observability.history import History

@@ -30,6 +30,7 @@ from tests.virtual.sockets import (
     socket_pair,
 )
 
+from sixfold.api.admission.admission import Admission
 from sixfold.api.context import ApiContext
 from sixfold.api.debug.feed import LiveFeed
 from sixfold.api.open_requests import OpenRequests
@@ -533,7 +534,7 @@ class ApiProcess:
         """P4 on this side."""
         context = self.context
         assert not self.engine._handles, "a handle is left"
-        assert not context.in_flight and not context.scored and not context.generations
+        assert not context.admission.in_flight and not context.admission.scored and not context.generations
         assert not len(context.open_requests)
 
     def _client(self) -> EngineClient:
@@ -564,8 +565,7 @@ class _Context(ApiContext):
         self.config = ApiConfig()
         self.delivery = Delivery()
         self.call_ring = CallRing.private()
-        self.in_flight = self.scored = 0
-        self.draining = False
+        self.admission = Admission(client)
         self.generations = set()
         self.open_requests = OpenRequests()
         self.live = LiveFeed(self)

@@ -91,7 +91,7 @@ async def live(call: Call) -> None:
 
 async def ready(call: Call) -> None:
     """`GET /readyz`, `GET /health`: new requests are taken. A full queue does not change this."""
-    call.context.check_ready()
+    call.context.admission.check_ready()
     await call.respond(200, msgspec.json.encode(Status()))
 
 

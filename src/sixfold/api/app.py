@@ -4,11 +4,13 @@ Order of what a call goes through:
 
     guard.py        connection cap, header deadline and size          (below ASGI)
     App             Host allow-list, API key, route, method, scope of the key
-    context.py      readiness, admission permit
+    admission.py    by its head: readiness, a place, the key's limits
     call.py         content type, body size and deadline
     decoding.py     nesting depth, JSON, types, unknown fields
-    params.py       ranges; then the model, template and tokenizer, token ids, lengths
-    generation.py   the engine's verdict
+    params.py       ranges; the model
+    admission.py    by its body: places, the deadline, the key's tokens
+    conversation.py template and tokenizer, token ids, lengths
+    generation.py   admission.py once more, by its tokens; then the engine's verdict
 
 A path that is not in `ROUTES` does not exist.
 """

@@ -11,14 +11,15 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from sixfold.api.access.keys import ANYBODY
+from sixfold.api.admission.admission import Permit
 from sixfold.api.call_log import log_fault
 from sixfold.api.context import ApiContext
 from sixfold.api.http.errors import ClientGone, clip, describe, render_error, shape_of
@@ -36,9 +37,6 @@ __all__ = ["Call", "Connection"]
 
 LINGER_S = 2.0
 RETRY_SPREAD = 0.25
-BYTES_PER_TOKEN = 4
-"""Of a body, roughly: for what must be known before a prompt is rendered and tokenized."""
-
 LINGER_MAX_BYTES = 256 << 20
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -93,6 +91,7 @@ class Call:
 
     Attributes:
         caller: whose call it is, once its key was seen.
+        permit: what it was allowed so far, and has to give back.
         connection: for the parts of a stream.
         counted: the generation that answers the call, once the engine has taken it; for the log.
         record: where its time goes, of a call that wants work from the engine.
@@ -105,9 +104,6 @@ class Call:
 
     __slots__ = (
         "_body_left",
-        "_counts",
-        "_n_places",
-        "_n_reserved",
         "_send",
         "arrival_s",
         "body_bytes",
@@ -116,6 +112,7 @@ class Call:
         "context",
         "counted",
         "fault",
+        "permit",
         "receive",
         "record",
         "request_id",
@@ -131,12 +128,7 @@ class Call:
         self.receive = receive
         self._send = send
         self.caller = ANYBODY
-        self._counts = False
-        """Whether it counts as one of its key's running calls."""
-        self._n_places = 0
-        """Choices that have a place, and are not with the engine yet."""
-        self._n_reserved = 0
-        """Tokens taken from its key's allowance for which nothing has been computed yet."""
+        self.permit = Permit(context.admission)
         self.connection: Connection = scope["sixfold.connection"]
         self.shape = shape_of(scope["path"])
         label = self.header(b"x-request-id")
@@ -178,64 +170,27 @@ class Call:
 
     # admission
 
-    @contextmanager
-    def admitted(self, *, generates: bool = True) -> Iterator[None]:
-        """Hold the admission permit, and from then on count as one of the key's running calls.
+    def admitted(self, *, generates: bool = True) -> AbstractContextManager[None]:
+        """Ask for the permit, and hold it until the engine's verdict; from here on the call's time is recorded.
 
         Args:
             generates: the call is nothing without the engine.
 
         Raises:
-            EngineDead, NotReady, Overloaded: new work is refused, or the key has used what it may.
+            EngineDead, NotReady, Overloaded: see `Permit.preparing`.
         """
         self.record = CallRecord(self.request_id, int(self.arrival_s * 1e9), path=self.scope["path"])
         self.record.enter(State.RECEIVE, self.record.start_ns)
         current.set(self.record)
-        with self.context.admitted(generates=generates):
-            if self.caller.allowance is not None:
-                self.caller.allowance.begin()
-                self._counts = True
-            yield
+        return self.permit.preparing(self.caller.allowance, generates=generates)
 
     def reserve(self, n_choices: int, deadline_s: float | None = None) -> None:
-        """Take places, before the prompt is rendered and tokenized: its length is estimated from the body's. They are
-        the call's until `leave_places`.
-
-        Args:
-            deadline_s: CLOCK_MONOTONIC, None for none.
-
-        Raises:
-            InvalidRequest: more choices than the engine ever holds.
-            Overloaded: the queue is full or too slow for the deadline, or the key has used its tokens.
-        """
-        n_tokens = self.body_bytes // BYTES_PER_TOKEN
-        self.context.check_room(n_choices, n_tokens)
-        self.context.check_wait(deadline_s)
-        if self.caller.allowance is not None:
-            self.caller.allowance.check_tokens(n_tokens)
-            self.caller.allowance.take_tokens(n_tokens)
-            self._n_reserved = n_tokens
-        self.context.in_flight += n_choices
-        self._n_places = n_choices
-
-    def leave_places(self) -> None:
-        """Whoever hands the call to the engine takes its own. Idempotent."""
-        self.context.in_flight -= self._n_places
-        self._n_places = 0
-
-    def use_tokens(self, n_tokens: int) -> None:
-        """So many were computed, of the prompt or of the answer: what was reserved counts first."""
-        if self.caller.allowance is not None:
-            covered = min(n_tokens, self._n_reserved)
-            self._n_reserved -= covered
-            self.caller.allowance.take_tokens(n_tokens - covered)
+        """Take places, now that the body is known. Raises: InvalidRequest, Overloaded: see `Permit.reserve`."""
+        self.permit.reserve(n_choices, self.body_bytes, deadline_s)
 
     def close(self) -> None:
-        """The call is over: give back what it did not use. Call once."""
-        self.leave_places()
-        if self._counts and self.caller.allowance is not None:
-            self.caller.allowance.end()
-            self.caller.allowance.take_tokens(-self._n_reserved)
+        """The call is over. Call once."""
+        self.permit.close()
         if self.record is not None:
             self._close_record(self.record)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
+from sixfold.api.context import ApiContext
 from sixfold.api.fields.call_grammar import EnforcedTool, answer_grammar, call_grammar, strict_grammar
 from sixfold.api.fields.thinking import thinking_variables
+from sixfold.api.threads import LONG_TEXT_CHARS
 from sixfold.errors import InvalidRequest
 from sixfold.observability.calls import stage
 from sixfold.observability.meter import now

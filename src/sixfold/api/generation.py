@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sixfold.api.access.keys import Caller
+from sixfold.api.admission.admission import Places
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_request
 from sixfold.api.context import ApiContext
@@ -76,6 +77,8 @@ class Generation:
         self._names: tuple[str, ...] = ()
         self._call: Call | None = None
         """Whose it is, once it was started."""
+        self._places: Places | None = None
+        """Of its choices, once it was started."""
         self._n_choices = len(requests) * requests[0].n
         self.n_scored = sum(
             len(request.prompt_token_ids) * (request.prompt_logprobs + 1) * request.n
@@ -111,12 +114,7 @@ class Generation:
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
         """
-        self._context.check_takes_work()  # it did, before the prompt was tokenized
-        call.leave_places()
-        self._context.check_room(self._n_choices)
-        self._context.check_scored(self.n_scored)
-        self._context.in_flight += self._n_choices
-        self._context.scored += self.n_scored
+        self._places = call.permit.take(self._n_choices, self.n_scored)
         self._context.generations.add(self)
         self._call, self._names = call, (call.request_id, *ids)
         self._context.open_requests.enter(self._names, self, call.tenant)
@@ -134,7 +132,7 @@ class Generation:
             self.close()
             raise
         n_prompt = sum(len(request.prompt_token_ids) for request in self._requests)
-        call.use_tokens(n_prompt)
+        call.permit.use_tokens(n_prompt)
         self._timing.accepted(n_prompt)
         call.enter(IN_ENGINE)
 
@@ -180,12 +178,12 @@ class Generation:
         for handle in self._handles:
             handle.abort()
         self._handles.clear()
-        self._context.in_flight -= self._n_choices
-        self._context.scored -= self.n_scored
+        if self._places is not None:
+            self._places.leave()
         self._context.generations.discard(self)
         if self._call is not None:
             self._context.open_requests.leave(self._names, self, self._call.tenant)
-            self._call.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
+            self._call.permit.use_tokens(sum(processor.usage.completion_tokens for processor in self._processors))
         self._timing.end(self.reasons())
         if self._call is not None and self._context.live.is_watched:
             self._context.live.add_ended(self, self._call)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from sixfold.errors import ProtocolError
 from sixfold.messages import AbortNamed, ApiCounts, CountsAsked, Found
+from sixfold.roles import api_role, slug
 from sixfold.transport import FrameReader, codecs, frame, is_own_user
 from sixfold.transport.sockets import INSTANCE
 
@@ -88,7 +89,7 @@ class Peers:
 
 
 def _path(run_dir: str, number: int) -> Path:
-    return Path(run_dir) / f"api-{number}.sock"
+    return Path(run_dir) / f"{slug(api_role(number))}.sock"
 
 
 def _framed(body: bytes) -> bytes:

@@ -21,6 +21,7 @@ from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.meter import Meter
 from sixfold.observability.observatory import Observatory
+from sixfold.roles import api_role
 
 __all__ = ["main"]
 
@@ -29,18 +30,18 @@ logger = logging.getLogger("sixfold.api.process")  # the module runs under anoth
 
 def main(argv: list[str]) -> int:
     """`python -m sixfold.api.process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD READY_FD INDEX`."""
-    run_dir, index = argv[0], argv[5]
+    run_dir, index = argv[0], int(argv[5])
     life_fd, told_fd, listen_fd, ready_fd = map(int, argv[1:5])
     # What is made before the first request stays, the vocabulary above all: it is never searched for garbage.
     gc.disable()
-    become_child(f"api {index}", life_fd, run_dir)
+    become_child(api_role(index), life_fd, run_dir)
     import uvloop
 
     run = read_run_files(run_dir, told_fd)
-    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format)
+    set_up_logging(api_role(index), run.config.api.log_level, run.config.api.log_format)
     status = 0
     try:
-        uvloop.run(_serve(run, run_dir, listen_fd, ready_fd, int(index)))
+        uvloop.run(_serve(run, run_dir, listen_fd, ready_fd, index))
     except* SixfoldError as errors:
         status = 1
         for error in errors.exceptions:
@@ -53,7 +54,8 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
 
     text = load_text(run.config)
     progress = Progress.open(run_dir)
-    delivery = Delivery(Meter.create(run_dir, f"api-{index}"))
+    role = api_role(index)
+    delivery = Delivery(Meter.create(run_dir, role))
     engine = EngineClient(
         run.engine_path,
         run.config,
@@ -81,7 +83,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
         await asyncio.wait([connecting], timeout=RESTART_WAIT_S)
     http = socket.socket(fileno=listen_fd)
     host, port = http.getsockname()[:2]
-    set_up_logging(f"api {index}", run.config.api.log_level, run.config.api.log_format, holds_text=True)
+    set_up_logging(role, run.config.api.log_level, run.config.api.log_format, holds_text=True)
     try:
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(

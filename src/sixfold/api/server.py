@@ -144,13 +144,13 @@ class ApiServer:
 
     def drain(self, timeout_s: float) -> None:
         """Refuse new work, let what is in flight finish for at most `timeout_s`, then stop. Call from the loop."""
-        self.app.context.draining = True
+        self.app.context.admission.draining = True
         if self._drainer is None:
             self._drainer = asyncio.get_running_loop().create_task(self._drain(timeout_s))
 
     def stop(self) -> None:
         """End everything now: streams get an error event. Call from the loop."""
-        self.app.context.draining = True
+        self.app.context.admission.draining = True
         for generation in list(self.app.context.generations):
             generation.close(NotReady("the server is shutting down", code="draining", retry_after_s=1.0))
         self.app.context.live.close()

@@ -13,13 +13,16 @@ from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
 
-__all__ = ["TextThreads"]
+__all__ = ["LONG_TEXT_CHARS", "TextThreads"]
 
 TEXT_THREADS = 2
 """For what is to be generated from. Templates hold the GIL and tokenization does not: one of each can proceed."""
 
 ASIDE_THREADS = 1
 """For calls that generate nothing, of any length: they wait for each other."""
+
+LONG_TEXT_CHARS = 64 << 10
+"""Texts that will be truncated may be of any length: from here on they wait for each other (`TextThreads.aside`)."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

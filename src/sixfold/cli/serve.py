@@ -31,8 +31,9 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     config = resolve({"model": model, **flags}, config_file).config
     from sixfold.api.access.exposure import check_exposure
     from sixfold.logs import set_up_logging
+    from sixfold.roles import SUPERVISOR
 
-    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
+    set_up_logging(SUPERVISOR, config.api.log_level, config.api.log_format)
     for caution in check_exposure(config.api):
         logging.getLogger(__name__).warning("%s", caution)
     prepare(config)

@@ -40,6 +40,7 @@ from sixfold.messages import (
 from sixfold.observability.history import Event, History
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import ENGINE_DELIVER, ENGINE_FRAME, ENGINE_INBOX, ENGINE_RECEIVE, ENGINE_RESULT
+from sixfold.roles import ENGINE
 from sixfold.transport import FrameSocket, accept, codecs
 
 __all__ = ["EngineServer", "main"]
@@ -409,12 +410,12 @@ def _descriptor(channel: object) -> int:
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.engine_process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD JOURNAL_FD`."""
     run_dir, life_fd, told_fd, listen_fd, journal_fd = argv[0], *map(int, argv[1:])
-    become_child("engine", life_fd, run_dir)
+    become_child(ENGINE, life_fd, run_dir)
     run = read_run_files(run_dir, told_fd)
     progress = Progress.open(run_dir)
     epoch, faults = progress.counts[Count.EPOCH], progress.counts[Count.FAULTS]
     run = msgspec.structs.replace(run, epoch=epoch, faults=faults)
-    set_up_logging("engine", run.config.api.log_level, run.config.api.log_format)
+    set_up_logging(ENGINE, run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     try:
         progress.counts[Count.ENGINE_ATTACHING] = run.epoch
@@ -428,7 +429,7 @@ def main(argv: list[str]) -> int:
             epoch=run.epoch,
             hash_key=bytes.fromhex(run.hash_key),
             journal=journal,
-            meter=Meter.create(run_dir, "engine"),
+            meter=Meter.create(run_dir, ENGINE),
             history=history,
         )
         server = EngineServer(core, executor, listener, run, progress, history)
@@ -443,4 +444,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_child("engine", main))
+    sys.exit(run_child(ENGINE, main))

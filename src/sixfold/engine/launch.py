@@ -25,6 +25,7 @@ import msgspec
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, SYNTHETIC_PREFIX, Config, parse_bytes
 from sixfold.errors import ConfigError, DoesNotFit, DownloadError, ModelFileError, SixfoldError
+from sixfold.roles import ENGINE, WORKER, slug
 
 if TYPE_CHECKING:
     from sixfold.engine.core import EngineCore
@@ -99,7 +100,7 @@ class RunFiles(msgspec.Struct, frozen=True):
 
 def socket_paths(run_dir: str) -> tuple[str, str]:
     """Where the worker and the engine listen."""
-    return os.path.join(run_dir, "worker-0.sock"), os.path.join(run_dir, "engine.sock")
+    return os.path.join(run_dir, f"{slug(WORKER)}.sock"), os.path.join(run_dir, f"{slug(ENGINE)}.sock")
 
 
 def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:

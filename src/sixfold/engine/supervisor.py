@@ -39,6 +39,7 @@ from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
 from sixfold.logs import READY, set_up_logging
+from sixfold.roles import ENGINE, SUPERVISOR, WORKER, api_index, api_role, is_api, kind_of
 from sixfold.transport import listen
 
 __all__ = ["serve"]
@@ -82,7 +83,7 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
     """
-    set_up_logging("supervisor", config.api.log_level, config.api.log_format)
+    set_up_logging(SUPERVISOR, config.api.log_level, config.api.log_format)
     with run_directory() as run_dir, listen_for_http(config.api) as http:
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
@@ -104,7 +105,7 @@ class _Supervisor:
         self._stuck: set[str] = set()
         """Roles whose process was ended because it hung by itself."""
         self._manager = ServiceManager()
-        self._roles = ["worker 0", "engine", *(f"api {i}" for i in range(config.api.api_server_count))]
+        self._roles = [WORKER, ENGINE, *map(api_role, range(config.api.api_server_count))]
         now_s = time.monotonic()
         self._awake = AwakeClock(now_s)
         self._drained_s: float | None = None
@@ -127,7 +128,7 @@ class _Supervisor:
         """What an engine tells the next one of the worker's KV blocks; it holds prompts, and no disk ever does."""
         # Open as long as the server lives: who connects while a process is started again waits in the backlog.
         worker_path, engine_path = socket_paths(run_dir)
-        self._listeners = {"worker 0": listen(worker_path), "engine": listen(engine_path)}
+        self._listeners = {WORKER: listen(worker_path), ENGINE: listen(engine_path)}
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
@@ -172,13 +173,14 @@ class _Supervisor:
     # -- births ---------------------------------------------------------------------------------------------------
 
     def _start(self, role: str) -> None:
-        if role.startswith("api"):
+        index = api_index(role)
+        if index is not None:
             read, write = os.pipe2(os.O_CLOEXEC)
-            self._spawn(role, "sixfold.api.process", self._http.fileno(), write, role.removeprefix("api "))
+            self._spawn(role, "sixfold.api.process", self._http.fileno(), write, str(index))
             os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
-        elif role == "engine":
+        elif role == ENGINE:
             self._spawn(role, "sixfold.engine.engine_process", self._listeners[role].fileno(), self._journal)
         else:
             self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
@@ -191,7 +193,7 @@ class _Supervisor:
         )
         child = self._children[role] = Child(role, process, os.pidfd_open(process.pid))
         self._poll.register(child.pidfd, select.POLLIN)
-        self._watchdog.started(_watched(role), process.pid)
+        self._watchdog.started(role, process.pid)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class _Supervisor:
     def _replace_engine(self) -> None:
         """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
         new already."""
-        engine = self._children.get("engine")
+        engine = self._children.get(ENGINE)
         if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
             logger.warning("the engine is replaced, as SIGUSR1 asks")
             engine.process.send_signal(signal.SIGUSR1)
@@ -239,7 +241,7 @@ class _Supervisor:
         if self._is_announced and self._manager.period_s is not None:
             self._manager.alive()
         role = self._watchdog.hanging(self._awake.at(now_s))
-        child = self._children.get("worker 0" if role == "worker" else role or "")
+        child = self._children.get(role or "")
         if child is None:
             return
         if self._watchdog.is_stopped:
@@ -278,8 +280,8 @@ class _Supervisor:
         self._poll.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.role]
-        self._watchdog.ended(_watched(child.role))
-        if status == EXIT_RESTART and child.role == "engine":
+        self._watchdog.ended(child.role)
+        if status == EXIT_RESTART and child.role == ENGINE:
             self._forget(child.role, status)
             self._start(child.role)
             return True
@@ -296,12 +298,12 @@ class _Supervisor:
                 "%(child)s ended (%(cause)s), and files of the run directory have been removed; stopping", facts
             )
             return False
-        if self._drained_s is not None and child.role.startswith("api"):
+        if self._drained_s is not None and is_api(child.role):
             if status != 0:
                 logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
             return True
         counts = self._progress.counts
-        work_done = self._progress.n_sent if child.role.startswith("api") else counts[Count.ENGINE_COMMITTED]
+        work_done = self._progress.n_sent if is_api(child.role) else counts[Count.ENGINE_COMMITTED]
         pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
         if pause_s is None:
             logger.error(
@@ -309,7 +311,7 @@ class _Supervisor:
                 facts,
             )
             return False
-        if child.role == "engine" and status == EXIT_WORKER_GONE:
+        if child.role == ENGINE and status == EXIT_WORKER_GONE:
             # Its worker's death has a line of its own, and has to be seen before the next engine starts.
             pause_s = max(pause_s, WORKER_DEATH_S)
         else:
@@ -323,12 +325,13 @@ class _Supervisor:
         counts = self._progress.counts
         is_own = is_own_fault(status) or role in self._stuck
         self._stuck.discard(role)
-        if role.startswith("api"):
+        index = api_index(role)
+        if index is not None:
             counts[Count.RESTARTS_API] += 1
             for count in (Count.API_OPEN, Count.API_TURNS):
-                counts[count + int(role.removeprefix("api "))] = 0
+                counts[count + index] = 0
             return
-        if role == "engine":
+        if role == ENGINE:
             counts[Count.RESTARTS_ENGINE] += 1
             for count in (Count.ENGINE_TURNS, Count.ENGINE_BUSY, Count.ENGINE_OUTSTANDING, Count.ENGINE_ATTACHING):
                 counts[count] = 0
@@ -382,9 +385,9 @@ class _Supervisor:
             {"seconds": timeout_s},
         )
         self._drained_s = time.monotonic() + timeout_s + STOP_S
-        self._due = {role: due_s for role, due_s in self._due.items() if not role.startswith("api")}
+        self._due = {role: due_s for role, due_s in self._due.items() if not is_api(role)}
         for child in self._children.values():
-            if child.role.startswith("api"):
+            if is_api(child.role):
                 with contextlib.suppress(ProcessLookupError):
                     child.process.send_signal(signal.SIGUSR1)
         return len(self._signals) == 1
@@ -392,7 +395,7 @@ class _Supervisor:
     def _is_drained(self, now_s: float) -> bool:
         if self._drained_s is None:
             return False
-        return now_s > self._drained_s or not any(role.startswith("api") for role in self._children)
+        return now_s > self._drained_s or not any(is_api(role) for role in self._children)
 
     def _stop(self) -> None:
         """End the children: API processes first, so that they can tell their clients; then each before the one that
@@ -403,8 +406,8 @@ class _Supervisor:
         self._manager.stopping()
         deadline = time.monotonic() + STOP_S
         signals = len(self._signals)
-        for role in ("api", "engine", "worker"):
-            group = [c for c in self._children.values() if c.role.startswith(role)]
+        for kind in ("api", "engine", "worker"):
+            group = [c for c in self._children.values() if kind_of(c.role) == kind]
             for child in group:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.terminate()
@@ -421,11 +424,6 @@ class _Supervisor:
         pipes = (self._wake_read, self._wake_write, self._told_read, self._life_read, self._life_write, self._journal)
         for fd in (*pipes, *self._unready, *([self._done] if self._done >= 0 else [])):
             os.close(fd)
-
-
-def _watched(role: str) -> str:
-    """A role's name as the watchdog has it."""
-    return "worker" if role.startswith("worker") else role
 
 
 def _announce(config: Config, url: str, *, chats: bool) -> None:

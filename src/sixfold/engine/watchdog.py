@@ -23,10 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from sixfold.engine.progress import Count, Progress
+from sixfold.process_stat import process_stat
+from sixfold.roles import ENGINE, WORKER, api_index
 
 __all__ = ["STOPPED_S", "AwakeClock", "Sight", "Watchdog", "see"]
 
@@ -51,13 +52,9 @@ class Sight(NamedTuple):
 
 
 def see(pid: int) -> Sight:
-    """Look at /proc/PID/stat, see proc_pid_stat(5). A process that is gone is still, and not stopped."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return Sight(False, 0)
-    state, minor, major, user, system = (fields[i] for i in (0, 7, 9, 11, 12))
-    return Sight(state == "T", sum(map(int, (minor, major, user, system))))
+    """Ask the kernel. A process that is gone is still, and not stopped."""
+    stat = process_stat(pid)
+    return Sight(False, 0) if stat is None else Sight(stat.state == "T", stat.faults + stat.cpu_ticks)
 
 
 class AwakeClock:
@@ -121,7 +118,7 @@ class Watchdog:
         """Whether the process that was found last was stopped by a signal: no fault of its own."""
 
     def started(self, role: str, pid: int) -> None:
-        """A process of this role lives: `worker`, `engine` or `api N`."""
+        """A process of this role (`roles.py`) lives."""
         self._pids[role] = pid
         self._starting.add(role)
         self._records.pop(role, None)
@@ -143,11 +140,12 @@ class Watchdog:
         """
         if not self._timeout_s:
             return None
-        for role, hangs in (("engine", self._engine_hangs), ("worker", self._worker_hangs)):
+        for role, hangs in ((ENGINE, self._engine_hangs), (WORKER, self._worker_hangs)):
             if hangs(now_s):
                 return self._found(role)
         for role in self._pids:
-            if role.startswith("api") and self._api_hangs(role, int(role.removeprefix("api ")), now_s):
+            index = api_index(role)
+            if index is not None and self._api_hangs(role, index, now_s):
                 return self._found(role)
         return None
 
@@ -160,24 +158,24 @@ class Watchdog:
         turns, attaching = counts[Count.ENGINE_TURNS], counts[Count.ENGINE_ATTACHING]
         if turns:
             waited_for = bool(counts[Count.ENGINE_BUSY] or self._progress.n_open)
-            return self._hangs("engine", waited_for, turns, now_s)
+            return self._hangs(ENGINE, waited_for, turns, now_s)
         waits_for_worker = attaching and counts[Count.WORKER_SERVES] != attaching
         patience_s = math.inf if waits_for_worker else self._timeout_s
-        return self._hangs("engine", "engine" in self._pids, 0, now_s, patience_s, math.inf)
+        return self._hangs(ENGINE, ENGINE in self._pids, 0, now_s, patience_s, math.inf)
 
     def _worker_hangs(self, now_s: float) -> bool:
         counts = self._progress.counts
         turns, attaching = counts[Count.WORKER_TURNS], counts[Count.ENGINE_ATTACHING]
         if not counts[Count.WORKER_LOADED]:
-            return self._hangs("worker", "worker" in self._pids, turns, now_s, self._timeout_s, math.inf)
+            return self._hangs(WORKER, WORKER in self._pids, turns, now_s, self._timeout_s, math.inf)
         is_greeted = attaching and counts[Count.WORKER_SERVES] != attaching
         waited_for = bool(is_greeted or counts[Count.ENGINE_OUTSTANDING])
-        if not self._hangs("worker", waited_for, turns, now_s, self._timeout_s, STEP_FACTOR * self._timeout_s):
+        if not self._hangs(WORKER, waited_for, turns, now_s, self._timeout_s, STEP_FACTOR * self._timeout_s):
             return False
-        if turns % 2 or self._records["worker"].stopped_s is not None:
+        if turns % 2 or self._records[WORKER].stopped_s is not None:
             return True
         # It is done with all that it was told. An engine that stands still has not taken the results, or not greeted.
-        engine = self._records.get("engine")
+        engine = self._records.get(ENGINE)
         if engine is None:
             return True
         return engine.stopped_s is None and bool(is_greeted or now_s - engine.since_s < 0.75 * self._timeout_s)

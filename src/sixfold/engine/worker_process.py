@@ -20,6 +20,7 @@ from sixfold.executor.worker import Worker
 from sixfold.logs import set_up_logging
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import WORKER_REPLY, WORKER_STEP
+from sixfold.roles import WORKER
 from sixfold.transport import FrameSocket, accept, codecs, expect
 
 __all__ = ["main"]
@@ -34,12 +35,12 @@ comes before that."""
 def main(argv: list[str]) -> int:
     """`python -m sixfold.engine.worker_process RUN_DIR LIFE_FD TOLD_FD LISTEN_FD`."""
     run_dir, life_fd, told_fd, listen_fd = argv[0], *map(int, argv[1:])
-    become_child("worker 0", life_fd, run_dir)
+    become_child(WORKER, life_fd, run_dir)
     run = read_run_files(run_dir, told_fd)
-    set_up_logging("worker 0", run.config.api.log_level, run.config.api.log_format)
+    set_up_logging(WORKER, run.config.api.log_level, run.config.api.log_format)
     listener = socket.socket(fileno=listen_fd)
     try:
-        worker = build_worker(run.config, Meter.create(run_dir, "worker-0"))
+        worker = build_worker(run.config, Meter.create(run_dir, WORKER))
     except SixfoldError as e:
         logger.error("%s", e)
         return 1
@@ -134,4 +135,4 @@ def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSock
 
 
 if __name__ == "__main__":
-    sys.exit(run_child("worker 0", main))
+    sys.exit(run_child(WORKER, main))

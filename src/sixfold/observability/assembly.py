@@ -29,6 +29,7 @@ from sixfold.observability.sites import (
     WORKER_REPLY,
 )
 from sixfold.observability.timeline import Interval, RequestTimeline, State
+from sixfold.roles import ENGINE, WORKER, api_role
 
 __all__ = ["Snapshot", "paint"]
 
@@ -105,14 +106,14 @@ class Snapshot:
         self._last_step: dict[int, int] = {}
         self.since_ns = entries[0].at_ns if len(entries) >= ENTRIES - 1 else 0
         """Of calls that began before, something has been overwritten."""
-        for role in ("engine", "worker-0"):
+        for role in (ENGINE, WORKER):
             stamps = _stamps(run_dir, role)
             self._stamp(stamps)
             if len(stamps) >= RING - 1:
                 self.since_ns = max(self.since_ns, stamps[0].end_ns)
         self._losses: list[list[Span]] = []
         for api in range(n_api):
-            stamps = _stamps(run_dir, f"api-{api}")
+            stamps = _stamps(run_dir, api_role(api))
             self._losses.append([(start, end) for start, end, site, _, _ in stamps if site == API_ENGINE])
 
     def _stamp(self, stamps: Iterable[meter.Stay]) -> None:
@@ -153,7 +154,7 @@ class Snapshot:
     def timeline(self, api: int, record: CallRecord) -> RequestTimeline:
         """The states of a call of API process `api`."""
         end_ns = record.end_ns or self.now_ns
-        process = f"api {api}"
+        process = api_role(api)
         intervals: list[Interval] = []
         windows: list[Span] = []
         for (number, start), (_, after) in zip(record.stages, [*record.stages[1:], (0, end_ns)], strict=True):
@@ -194,17 +195,17 @@ class Snapshot:
             # Of several steps that were committed in one turn, the call's last may be an earlier one.
             since_ns = max((at_ns for at_ns in committed if at_ns <= step.frame[0]), default=step.commit[1])
             if since_ns:
-                yield _interval(since_ns, step.frame[0], State.OUTBOX, "engine", number)
+                yield _interval(since_ns, step.frame[0], State.OUTBOX, ENGINE, number)
             # The engine goes on while the API process reads: what both do at once is the reading.
-            yield _interval(step.frame[0], max(read_ns, step.frame[0]), State.TO_API, "engine", number)
+            yield _interval(step.frame[0], max(read_ns, step.frame[0]), State.TO_API, ENGINE, number)
 
     def _engine_intervals(self, uid: int, losses: list[Span]) -> Iterator[Interval]:
         entries = self._entries.get(uid, [])
         for start, end in losses:
-            yield _interval(start, end, State.RESTART, "engine", uid=uid)
+            yield _interval(start, end, State.RESTART, ENGINE, uid=uid)
             again = next((e.at_ns for e in entries if e.event == Event.RECEIVED and e.at_ns >= end), None)
             if again is not None:
-                yield _interval(end, again, State.SUBMIT, "engine", uid=uid)
+                yield _interval(end, again, State.SUBMIT, ENGINE, uid=uid)
         lost_ns = [start for start, _ in losses]
         for epoch in sorted({self._epoch(entry.at_ns) for entry in entries}):
             of_epoch = [entry for entry in entries if self._epoch(entry.at_ns) == epoch]
@@ -315,7 +316,7 @@ class _Choice:
             yield self._interval(*step.commit, State.COMMIT, number)
 
     def _interval(self, start: int, end: int, state: State, step: int = -1) -> Interval:
-        process = "worker 0" if state in (State.PREFILL, State.DECODE) else "engine"
+        process = WORKER if state in (State.PREFILL, State.DECODE) else ENGINE
         return _interval(start, end, state, process, step, self._uid, self._choice)
 
 

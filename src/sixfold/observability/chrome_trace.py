@@ -26,6 +26,7 @@ from sixfold.observability.meter import Stay
 from sixfold.observability.site import Kind, Site
 from sixfold.observability.sites import SITES
 from sixfold.observability.timeline import RequestTimeline, State
+from sixfold.roles import ENGINE
 
 __all__ = ["CONTROL_PATH", "DATA_PATH", "CounterSample", "ProcessTrack", "chrome_trace"]
 
@@ -194,7 +195,7 @@ class _Drawing:
         """The slices of one process: in the group of the control path, and what it computes in the other one."""
         shown = [interval for interval in track.intervals if self._is_seen(interval)]
         control = self.named_process(CONTROL_PATH, f"{track.role} (pid {track.pid})")
-        if track.role == "engine":
+        if track.role == ENGINE:
             self.engine_pid = control
         groups: dict[str, list[Stay]] = {"loop": [], "texts": [], "waits": []}
         computed = []
@@ -357,7 +358,7 @@ class _Drawing:
         if not shown:
             return
         blocks = self.named_process(DATA_PATH, "KV blocks")
-        queue = self.engine_pid or self.named_process(CONTROL_PATH, "engine")
+        queue = self.engine_pid or self.named_process(CONTROL_PATH, ENGINE)
         for sample in shown:
             ts = self.ts(sample.at_ns)
             held = {"held": sample.blocks_held, "cached": sample.blocks_cached, "free": sample.blocks_free}

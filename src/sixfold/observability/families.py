@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sixfold.messages import WAIT_REASONS, EngineStats
 from sixfold.observability.meter import Meter
 from sixfold.observability.sites import SITES
+from sixfold.roles import slug
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -116,7 +117,8 @@ def process_families(
         "time of a site by kind of work; of sites of API processes, one stay in eight is divided",
         labels=[*names, "process", "site", "part"],
     )
-    for process, meter in meters:
+    for role, meter in meters:
+        process = slug(role)
         for site, totals in zip(SITES, meter.totals(), strict=True):
             if not totals.count:
                 continue
@@ -130,6 +132,6 @@ def process_families(
     used = CounterMetricFamily(
         "sixfold_process_cpu_seconds", "CPU time of a process since it was started", labels=[*names, "process"]
     )
-    for process, cpu_s in cpu:
-        used.add_metric([*constant, process], cpu_s)
+    for role, cpu_s in cpu:
+        used.add_metric([*constant, slug(role)], cpu_s)
     yield from (seconds, stays, parts, used)

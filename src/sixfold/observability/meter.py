@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sixfold.observability.sites import DIGEST, SITES
+from sixfold.roles import slug
 from sixfold.shared_file import share, view
 
 __all__ = ["MAX_SITES", "N_BUCKETS", "RING", "SITE_WORDS", "Meter", "SiteTotals", "Stay", "bucket_end_ns", "now"]
@@ -110,7 +111,7 @@ class Meter:
         """The meter that this process writes.
 
         Args:
-            role: `engine`, `worker-0`, `api-0` ...: one process at a time.
+            role: of the process, see `roles.py`: one process at a time.
         """
         return cls(share(_path(run_dir, role), _BYTES), writes=True)
 
@@ -255,4 +256,4 @@ class Meter:
 
 
 def _path(run_dir: str, role: str) -> str:
-    return os.path.join(run_dir, f"meter-{role}")
+    return os.path.join(run_dir, f"meter-{slug(role)}")

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 
 from sixfold.observability.meter import Meter
+from sixfold.process_stat import process_stat
+from sixfold.roles import ENGINE, SUPERVISOR, WORKER, api_role
 
 __all__ = ["Processes", "cpu_seconds"]
 
@@ -23,8 +25,8 @@ class Processes:
 
     def __init__(self, run_dir: str, n_api: int) -> None:
         self._run_dir = run_dir
-        self.roles = ("engine", "worker-0", *(f"api-{index}" for index in range(n_api)))
-        """Of those that have a meter, as in the names of the meters' files."""
+        self.roles = (ENGINE, WORKER, *map(api_role, range(n_api)))
+        """Of those that have a meter."""
 
     def meters(self) -> Iterator[tuple[str, Meter]]:
         """(role, meter) of all that have begun. None of them is kept: each would take a descriptor as long as this
@@ -36,7 +38,7 @@ class Processes:
     def cpu(self) -> Iterator[tuple[str, float]]:
         """(role, CPU seconds since that process was started), of those that live; call it from a child of the
         supervisor's."""
-        pids = {"supervisor": os.getppid(), **{role: meter.pid for role, meter in self.meters()}}
+        pids = {SUPERVISOR: os.getppid(), **{role: meter.pid for role, meter in self.meters()}}
         for role, pid in pids.items():
             seconds = cpu_seconds(pid)
             if seconds is not None:
@@ -44,13 +46,6 @@ class Processes:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """User and system time of all threads of a process; None: there is none with this number.
-
-    Source: proc(5), /proc/pid/stat, fields 14 and 15.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    """User and system time of all threads of a process; None: there is none with this number."""
+    stat = process_stat(pid)
+    return None if stat is None else stat.cpu_ticks / _TICKS

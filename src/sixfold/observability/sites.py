@@ -164,7 +164,7 @@ API_THREAD = _site(
         "api/threads.py: run, _timed",
         "a prompt waits for one of the threads that render and tokenize",
         meanwhile="the event loop serves every other call",
-        bound="the texts before it; at most 256 calls are being prepared (context.MAX_PREPARING)",
+        bound="the texts before it; at most 256 calls are being prepared (admission.MAX_PREPARING)",
     )
 )
 API_VERDICT = _site(

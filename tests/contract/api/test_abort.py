@@ -55,7 +55,7 @@ def served(serve: Callable[..., tuple[Target, LiveServer]]) -> Iterator[tuple[Ta
     target, live = serve(fake)
     yield target, live
     context = live.server.app.context
-    eventually(lambda: not context.in_flight and not fake.live and not len(context.open_requests))
+    eventually(lambda: not context.admission.in_flight and not fake.live and not len(context.open_requests))
 
 
 def abort(target: Target, name: str) -> Answer:

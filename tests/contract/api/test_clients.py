@@ -52,7 +52,7 @@ def test_O32_a_client_that_leaves_frees_its_request(serve: Any, how: str) -> Non
         assert time.monotonic() - started < 1.0
         for sock in socks:
             sock.close()
-    eventually(lambda: context.in_flight == 0 and not context.generations)
+    eventually(lambda: context.admission.in_flight == 0 and not context.generations)
     assert context.body_budget.held == 0
     assert fake.aborts == 36
     assert target.complete("hey", temperature=0, max_tokens=20).json["choices"][0]["text"] == reference

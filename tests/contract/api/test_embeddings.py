@@ -188,7 +188,7 @@ def test_a_client_that_leaves_takes_its_texts_along(serve: Callable[..., Any]) -
         connection.sendall(post_bytes("/v1/embeddings", {"input": ["a"] * (WAVE + 5)}))
         eventually(lambda: len(fake.live) == WAVE)
     eventually(lambda: fake.aborts == WAVE)
-    eventually(lambda: live.server.app.context.in_flight == 0)
+    eventually(lambda: live.server.app.context.admission.in_flight == 0)
     assert not fake.live and len(fake.requests) == WAVE
 
 
@@ -236,4 +236,4 @@ def test_O41_an_embedding_has_a_deadline(serve: Callable[..., Any]) -> None:
     fake.told = {"queue_wait_s": 10.0}
     answer = embed(target, "abc", timeout=5)
     assert answer.status == 429 and answer.error["code"] == "deadline_unreachable"
-    assert not live.server.app.context.in_flight
+    assert not live.server.app.context.admission.in_flight

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.api import context as api_context
+from sixfold.api.admission import admission
 from sixfold.sampling_params import MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS
 
 from .conftest import Target, eventually
@@ -136,7 +136,7 @@ def test_prompt_logprobs_that_are_refused(target: Target) -> None:
 
 
 def test_prompts_that_are_scored_share_a_budget(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_context, "SCORED_BUDGET", 30)
+    monkeypatch.setattr(admission, "SCORED_BUDGET", 30)
     fake = FakeEngine()
     fake.step_s = 0.005
     target, _ = serve(fake)

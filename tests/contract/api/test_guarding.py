@@ -57,7 +57,7 @@ def test_O41_a_full_queue_refuses_before_tokenizing(
     target, live = serve(fake)
     document = {**PATHS[path], **({"stream": True} if stream and path != "/v1/embeddings" else {})}
     check_refusal(target.post(path, document), 2.5 if "place_s" in told else 1.0)
-    assert not untokenized and not fake.requests and not live.server.app.context.in_flight
+    assert not untokenized and not fake.requests and not live.server.app.context.admission.in_flight
     assert target.get("/readyz").status == 200
 
 
@@ -119,10 +119,10 @@ def test_what_is_being_prepared_has_a_place(serve: Any, monkeypatch: pytest.Monk
         assert code(answer) == "queue_full"
         go_on.set()
         assert [call.result().status for call in first] == [200, 200]
-    eventually(lambda: live.server.app.context.in_flight == 0)
+    eventually(lambda: live.server.app.context.admission.in_flight == 0)
     assert target.complete(max_tokens=1).status == 200
     assert target.complete(max_tokens=-1).status == 400
-    eventually(lambda: live.server.app.context.in_flight == 0)
+    eventually(lambda: live.server.app.context.admission.in_flight == 0)
 
 
 def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> None:
@@ -210,7 +210,7 @@ def test_threat_18_a_client_that_does_not_read_is_cut_off(serve: Any, bound: dic
         )
         eventually(lambda: bool(fake.live))
         eventually(lambda: fake.aborts == 1, 10)
-        assert live.server.app.context.in_flight == 0
+        assert live.server.app.context.admission.in_flight == 0
     assert b"sixfold_streams_cut_total" in target.get("/metrics").body
     assert live.server.app.context.metrics.streams_cut == 1
     target.check_alive()

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sixfold.api import call, context, server
+from sixfold.api import call, server
+from sixfold.api.admission import admission
 from sixfold.api.app import ROUTES
 from sixfold.api.http.guard import GuardLimits
 
@@ -271,7 +272,7 @@ def test_requests_before_a_broken_one_are_answered(serve: Any, broken: bytes) ->
     assert seen.index(b"[DONE]") < seen.index(b'{"status":"ok"}') < seen.rindex(b"HTTP/1.1 4")
     assert not fake.live and fake.aborts == 0
     context = live.server.app.context
-    eventually(lambda: context.in_flight == 0 and context.body_budget.held == 0)
+    eventually(lambda: context.admission.in_flight == 0 and context.body_budget.held == 0)
     target.check_alive()
 
 
@@ -386,7 +387,7 @@ def test_keep_alive_and_pipelining(target: Target) -> None:
 
 
 def test_preparing_is_bounded(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "MAX_PREPARING", 2)
+    monkeypatch.setattr(admission, "MAX_PREPARING", 2)
     target, _ = serve()
     held = [target.connect() for _ in range(2)]
     for sock in held:
@@ -467,7 +468,7 @@ def test_an_answer_counts_as_in_flight_until_it_is_read(serve: Any) -> None:
         response = http.client.HTTPResponse(sock)
         response.begin()
         assert len(Answer(response.status, response.headers, response.read()).events) == 8 * 200
-    eventually(lambda: live.server.app.context.in_flight == 0)
+    eventually(lambda: live.server.app.context.admission.in_flight == 0)
 
 
 def test_who_leaves_with_an_answer_half_read_is_noticed(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -482,7 +483,7 @@ def test_who_leaves_with_an_answer_half_read_is_noticed(serve: Any, caplog: pyte
         sock.sendall(post_bytes("/v1/completions", document))
         eventually(lambda: fake.ended.get("length") == 8)
     eventually(lambda: "client_gone" in [r.args.get("fault") for r in caplog.records if isinstance(r.args, dict)])
-    assert live.server.app.context.in_flight == 0
+    assert live.server.app.context.admission.in_flight == 0
 
 
 def test_a_slow_reader_does_not_keep_the_server_from_stopping(serve: Any) -> None:

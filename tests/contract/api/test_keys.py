@@ -234,5 +234,5 @@ def test_a_refused_key_costs_the_engine_nothing(serve: Any, keys: Keys) -> None:
     fake = FakeEngine()
     target, live = serve(fake, api_key_file=str(keys.path))
     assert target.complete().status == 401
-    assert not fake.requests and live.server.app.context.in_flight == 0
+    assert not fake.requests and live.server.app.context.admission.in_flight == 0
     assert json.loads(target.post("/v1/messages", {"max_tokens": 1}).body)["type"] == "error"

@@ -479,7 +479,7 @@ def test_every_error_has_the_shape(serve: Any) -> None:
     cases.append((ask(target), 503, "overloaded_error"))
     fake.ready = True
     fake.max_outstanding = 0
-    live.server.app.context.in_flight = 0
+    live.server.app.context.admission.in_flight = 0
     for answer, status, kind in cases:
         assert answer.status == status, answer.body
         assert error_of(answer)["type"] == kind

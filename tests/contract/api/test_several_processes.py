@@ -47,7 +47,7 @@ def processes(start: Callable[..., list[Process]]) -> Iterator[list[Process]]:
     yield (found := start())
     for process in found:
         context = process.live.server.app.context
-        eventually(lambda context=context: not context.in_flight and not len(context.open_requests))  # type: ignore[misc]
+        eventually(lambda context=context: not context.admission.in_flight and not len(context.open_requests))  # type: ignore[misc]
 
 
 def long(target: Target, label: str) -> Pending:
@@ -97,7 +97,7 @@ def test_threat_20_another_tenants_request_stays(start: Callable[..., list[Proce
     for name, status in (("bob", 404), ("alice2", 200)):
         assert second.target.post("/v1/abort", {"id": "hers"}, **keys.bearer(name)).status == status
     connection.close()
-    eventually(lambda: not first.live.server.app.context.in_flight)
+    eventually(lambda: not first.live.server.app.context.admission.in_flight)
 
 
 def test_metrics_are_of_all_processes(processes: list[Process]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sixfold.api.access.allowance import Allowance, Bucket
-from sixfold.api.access.tallies import Tallies, Tally
+from sixfold.api.admission.allowance import Allowance, Bucket
+from sixfold.api.admission.tallies import Tallies, Tally
 from sixfold.errors import Overloaded
 
 

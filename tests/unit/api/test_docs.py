@@ -9,6 +9,7 @@ import pytest
 
 from sixfold import sampling_params
 from sixfold.api import abort, call, context
+from sixfold.api.admission import admission
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
 from sixfold.api.fields import params
 from sixfold.api.http import decoding, guard
@@ -89,10 +90,10 @@ def test_limits_in_the_policies_are_those_of_the_code() -> None:
         f"| `logprobs`, `top_logprobs`, `prompt_logprobs` | {sampling_params.MAX_LOGPROBS} |",
         f"| `allowed_token_ids` | {sampling_params.MAX_ALLOWED_TOKEN_IDS} |",
         f"| {sampling_params.MAX_BAD_WORDS} strings of 1 to {sampling_params.MAX_BAD_WORD_CHARS} characters |",
-        f"{context.MAX_SCORED} in a call, {context.SCORED_BUDGET} in what",
+        f"{admission.MAX_SCORED} in a call, {admission.SCORED_BUDGET} in what",
         f"| `timeout` | {params.MAX_TIMEOUT_S} s |",
         f"| `cache_salt` | {schemas.MAX_CACHE_SALT_CHARS} characters |",
-        f"| {context.MAX_PREPARING} per API process, then 429 |",
+        f"| {admission.MAX_PREPARING} per API process, then 429 |",
         f"{decoding.MAX_JSON_DEPTH} levels; {decoding.MAX_JSON_CONTAINERS} arrays and objects",
         f"{config.max_body_bytes >> 20} MiB (`--max-body-bytes`), complete within {body_s}",
         f"{guard.MAX_HEADER_BYTES >> 10} KiB, {guard.MAX_HEADER_FIELDS} fields, complete within {head_s}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sixfold.api.context import SCORED_BUDGET
+from sixfold.api.admission.admission import SCORED_BUDGET
 from sixfold.api.fields.params import Limits, sampling_params
 from sixfold.api.http.decoding import decode
 from sixfold.api.http.type_fault import field_name

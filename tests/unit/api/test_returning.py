@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from sixfold.api.access.returning import MAX_RETURNING, WAIT_S_MAX, Returning
+from sixfold.api.admission.returning import MAX_RETURNING, WAIT_S_MAX, Returning
 
 
 class Clock:

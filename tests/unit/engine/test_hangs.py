@@ -17,7 +17,7 @@ from sixfold.engine.watchdog import AwakeClock, Sight, Watchdog, see
 
 TIMEOUT_S = 10.0
 LOOK_S = 0.25
-PIDS = {"worker": 1, "engine": 2, "api 0": 3}
+PIDS = {"worker 0": 1, "engine": 2, "api 0": 3}
 STILL, STOPPED = Sight(False, 0), Sight(True, 0)
 
 
@@ -123,15 +123,15 @@ def test_a_stopped_engine_is_not_the_workers_fault(bench: Bench) -> None:
 def test_a_worker_that_takes_no_step(bench: Bench) -> None:
     bench.counts[Count.API_OPEN] = bench.counts[Count.ENGINE_BUSY] = bench.counts[Count.ENGINE_OUTSTANDING] = 1
     assert bench.found(0.9 * TIMEOUT_S) is None
-    assert bench.found(0.3 * TIMEOUT_S) == "worker"
+    assert bench.found(0.3 * TIMEOUT_S) == "worker 0"
 
 
 def test_a_step_that_computes_may_take_long_and_not_for_ever(bench: Bench) -> None:
     bench.counts[Count.API_OPEN] = bench.counts[Count.ENGINE_BUSY] = bench.counts[Count.ENGINE_OUTSTANDING] = 1
     bench.counts[Count.WORKER_TURNS] = 1
-    bench.computing.add("worker")
+    bench.computing.add("worker 0")
     assert bench.found(9 * TIMEOUT_S) is None
-    assert bench.found(2 * TIMEOUT_S) == "worker"
+    assert bench.found(2 * TIMEOUT_S) == "worker 0"
 
 
 def test_a_long_prefill_of_many_steps(bench: Bench) -> None:
@@ -147,10 +147,10 @@ def test_a_slow_load_and_one_that_hangs(bench: Bench) -> None:
     bench.counts[Count.ENGINE_ATTACHING] = 1
     bench.counts[Count.WORKER_SERVES] = 0
     bench.dog.started("api 0", PIDS["api 0"])
-    bench.computing.add("worker")
+    bench.computing.add("worker 0")
     assert bench.found(50 * TIMEOUT_S) is None
     bench.computing.clear()
-    assert bench.found(1.2 * TIMEOUT_S) == "worker"
+    assert bench.found(1.2 * TIMEOUT_S) == "worker 0"
 
 
 def test_an_engine_that_hangs_before_it_knocks(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_a_worker_that_does_not_answer_the_engines_greeting(bench: Bench) -> Non
     bench.turning -= {Count.ENGINE_TURNS}
     bench.counts[Count.ENGINE_ATTACHING], bench.counts[Count.WORKER_SERVES] = 2, 1
     assert bench.found(0.9 * TIMEOUT_S) is None
-    assert bench.found(0.3 * TIMEOUT_S) == "worker"
+    assert bench.found(0.3 * TIMEOUT_S) == "worker 0"
 
 
 def test_an_engine_stopped_while_it_greets(bench: Bench) -> None:

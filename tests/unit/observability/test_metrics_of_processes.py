@@ -30,7 +30,7 @@ def samples(metrics: ApiMetrics) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def test_time_of_every_process(tmp_path: Path) -> None:
-    engine, worker = (Meter.create(str(tmp_path), role) for role in ("engine", "worker-0"))
+    engine, worker = (Meter.create(str(tmp_path), role) for role in ("engine", "worker 0"))
     engine.add(ENGINE_COMMIT, 0, 2_000_000_000)
     engine.add(ENGINE_COMMIT, 0, 1_000_000_000)
     counters = worker.counters(WORKER_QKV, WORKER_QKV)
@@ -44,7 +44,7 @@ def test_time_of_every_process(tmp_path: Path) -> None:
 
 
 def test_who_is_asked_keeps_no_descriptor(tmp_path: Path) -> None:
-    meters = [Meter.create(str(tmp_path), role) for role in ("engine", "worker-0", "api-0")]
+    meters = [Meter.create(str(tmp_path), role) for role in ("engine", "worker 0", "api 0")]
     metrics = ApiMetrics("m", EngineStats, processes=Processes(str(tmp_path), n_api=1))
     before = os.listdir("/proc/self/fd")
     metrics.render()

@@ -100,8 +100,8 @@ class Scene:
 
     def __init__(self, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run_dir = str(run_dir)
-        self.engine, self.worker = Meter.create(self.run_dir, "engine"), Meter.create(self.run_dir, "worker-0")
-        self.api = Meter.create(self.run_dir, "api-0")
+        self.engine, self.worker = Meter.create(self.run_dir, "engine"), Meter.create(self.run_dir, "worker 0")
+        self.api = Meter.create(self.run_dir, "api 0")
         self.ring = CallRing.create(self.run_dir, 0)
         self.history = History.create(self.run_dir)
         self._now_ns = 0

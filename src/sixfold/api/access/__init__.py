@@ -1,5 +1,4 @@
-"""Who may call, and how much: keys, rates and quotas, when to come again, what an address without keys exposes.
+"""Who may call: the key file, and what an address without keys exposes. How much each may use: `api/admission/`.
 
-Runs in: API process. Owns: what the keys have used, which a server's API processes share. May import: what `api` may.
-Start reading at: keys.py, then allowance.py.
+Runs in: API process. Owns: nothing that changes. May import: what `api` may. Start reading at: keys.py.
 """

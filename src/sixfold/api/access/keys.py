@@ -28,8 +28,8 @@ from typing import Literal
 
 import msgspec
 
-from sixfold.api.access.allowance import Allowance
-from sixfold.api.access.tallies import Tallies
+from sixfold.api.admission.allowance import Allowance
+from sixfold.api.admission.tallies import Tallies
 from sixfold.errors import ConfigError, Unauthorized
 from sixfold.logs import KEY_PREFIX
 

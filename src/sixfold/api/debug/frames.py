@@ -137,7 +137,7 @@ def frame_of(context: ApiContext, view: EngineView | None, now_s: float, n_watch
         choices=[_choice(choice) for choice in view.choices] if view is not None else [],
         requests=_requests(context, now_s),
         n_calls=len(context.calls),
-        n_preparing=context.n_preparing,
+        n_preparing=context.admission.n_preparing,
         n_watchers=n_watchers,
     )
 
@@ -163,7 +163,7 @@ def state_of(context: ApiContext) -> str:
     client = context.client
     if client.dead is not None:
         return "dead"
-    if context.draining:
+    if context.admission.draining:
         return "draining"
     if client.ready:
         return "ready"

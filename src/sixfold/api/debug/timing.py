@@ -12,6 +12,7 @@ import msgspec
 from sixfold.observability.meter import now
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.sites import SITES
+from sixfold.roles import slug
 
 __all__ = ["SITE_FRAMES", "MeterFeed", "PlaceFrame", "SiteFrame", "SpanFrame"]
 
@@ -92,13 +93,13 @@ class MeterFeed:
             self._read[role], intervals = meter.after(self._read.get(role, meter.n_written), MAX_SPANS)
             for start_ns, end_ns, site, step, uid in intervals:
                 name = f"{uid:x}" if uid else ""
-                self._spans.append(SpanFrame(role, site, start_ns / 1e6, (end_ns - start_ns) / 1e6, step, name))
+                self._spans.append(SpanFrame(slug(role), site, start_ns / 1e6, (end_ns - start_ns) / 1e6, step, name))
             self.n_spans += len(intervals)
         if at - self.places_ns > PLACES_NS:
             self.places_ns = at
             self.places = [
                 PlaceFrame(
-                    role,
+                    slug(role),
                     site,
                     one.count,
                     one.total_ns / 1e6,

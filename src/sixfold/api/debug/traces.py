@@ -14,6 +14,7 @@ from sixfold.api.debug.requests import not_among_the_latest
 from sixfold.errors import InvalidRequest, NotReady
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
+from sixfold.roles import kind_of
 
 if TYPE_CHECKING:
     from sixfold.observability.chrome_trace import CounterSample
@@ -80,11 +81,8 @@ def _document(
 ) -> bytes:
     from sixfold.observability.chrome_trace import ProcessTrack, chrome_trace
 
-    tracks = [
-        ProcessTrack(role.replace("-", " "), meter.pid, meter.recent(start_ns))
-        for role, meter in observatory.processes.meters()
-    ]
-    tracks.sort(key=lambda track: ("api", "engine", "worker").index(track.role.partition(" ")[0]))
+    tracks = [ProcessTrack(role, meter.pid, meter.recent(start_ns)) for role, meter in observatory.processes.meters()]
+    tracks.sort(key=lambda track: ("api", "engine", "worker").index(kind_of(track.role)))
     return msgspec.json.encode(chrome_trace(tracks, requests[::-1], list(counters), start_ns=start_ns, end_ns=end_ns))
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sixfold.api.admission.admission import MAX_SCORED
 from sixfold.api.call import Call
-from sixfold.api.context import MAX_SCORED, ApiContext
+from sixfold.api.context import ApiContext
 from sixfold.api.generation import TextOptions
 from sixfold.api.http.refusals import refuse_unsupported
 from sixfold.api.openai.schemas import MAX_CACHE_SALT_CHARS, UNSUPPORTED, EmbeddingRequest, GenerationRequest

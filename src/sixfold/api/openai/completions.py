@@ -10,7 +10,7 @@ import msgspec
 
 from sixfold.api.answer import AnswerFacts, collect
 from sixfold.api.call import Call
-from sixfold.api.context import LONG_TEXT_CHARS, ApiContext
+from sixfold.api.context import ApiContext
 from sixfold.api.fields.params import (
     Limits,
     deadline_s,
@@ -27,6 +27,7 @@ from sixfold.api.http.decoding import read_request
 from sixfold.api.openai.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
 from sixfold.api.openai.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
+from sixfold.api.threads import LONG_TEXT_CHARS
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest

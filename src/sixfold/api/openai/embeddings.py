@@ -171,7 +171,7 @@ class _Waves:
         if self._closed:
             raise ClientGone
         context = self._call.context
-        n = max(1, min(WAVE, context.client.max_outstanding - context.in_flight))
+        n = max(1, min(WAVE, context.admission.n_free))
         wave, self._waiting = self._waiting[:n], self._waiting[n:]
         self._pooled = [b""] * len(wave)
         self._generation = Generation(context, wave, TextOptions())

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from sixfold.api.access.tallies import Cells, Limit, Tally
+from sixfold.api.admission.tallies import Cells, Limit, Tally
 from sixfold.errors import Overloaded
 
 __all__ = ["Allowance", "Bucket", "KeyLimits", "Quota"]
