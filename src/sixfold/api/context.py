@@ -5,6 +5,7 @@ Everything here belongs to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,6 +129,8 @@ class ApiContext:
         self.open_requests = OpenRequests()
         self.calls: set[Any] = set()
         self.live = LiveFeed(self)
+        self.scraping = asyncio.Lock()
+        """Held while `/metrics` is rendered, which takes as long as a hundred tokens."""
         self._preparing = 0
         self._returning = Returning(config.api_server_count)
         self.responses = open_store(config)
