@@ -116,6 +116,9 @@ class _Supervisor:
         """Roles without a process -> when theirs is started."""
         self._unready: dict[int, str] = {}
         """Read ends of readiness pipes -> API process that has not written yet."""
+        self._told_to_leave: Child | None = None
+        """The engine that makes room for the next one. A second signal might meet it while its interpreter ends, which
+        no longer handles any: it would look like a crash."""
         self._chats = False
         self._is_announced = False
         self._done = -1
@@ -221,8 +224,11 @@ class _Supervisor:
         """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
         new already."""
         engine = self._children.get(ENGINE)
-        if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
+        if engine is None or engine is self._told_to_leave:
+            return
+        if self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
             logger.warning("the engine is replaced, as SIGUSR1 asks")
+            self._told_to_leave = engine
             engine.process.send_signal(signal.SIGUSR1)
 
     def _wait_ms(self) -> float | None:
@@ -299,7 +305,7 @@ class _Supervisor:
             )
             return False
         if self._drained_s is not None and is_api(child.role):
-            if status != 0:
+            if status not in (0, -signal.SIGUSR1):  # the wish to drain ends one that was just starting
                 logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
             return True
         counts = self._progress.counts

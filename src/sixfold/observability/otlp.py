@@ -9,6 +9,7 @@ OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER.
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import threading
 import time
@@ -158,7 +159,7 @@ class _Library:
                 ended.append(span)
 
         self._ended = ended
-        self._exporter: Any = OTLPSpanExporter(endpoint=url, timeout=SEND_S)
+        self._exporter: Any = OTLPSpanExporter(endpoint=url, timeout=SEND_S, session=_session())
         resource = {"service.name": "sixfold", "service.version": version}
         if instance:
             resource["service.instance.id"] = instance
@@ -208,3 +209,28 @@ class _Library:
 
     def close(self) -> None:
         self._exporter.shutdown()
+
+
+def _session() -> Any:
+    """What the exporter sends with. It believes a collector the head of its answer and reads no more: what follows may
+    have no end, or unpack to gigabytes. And spans go where they were sent, not where an answer points to."""
+    import requests
+
+    class HeadOnly(requests.Session):
+        def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+            with super().request(*args, **{**kwargs, "stream": True, "allow_redirects": False}) as answer:
+                if answer.headers.get("Content-Length") == "0":
+                    _ = answer.content  # the connection is used again
+            if answer.is_redirect:
+                raise requests.TooManyRedirects
+            head = requests.Response()
+            head.status_code, head.reason, head.headers, head.url = (
+                answer.status_code,
+                answer.reason,
+                answer.headers,
+                answer.url,
+            )
+            head.raw = io.BytesIO()
+            return head
+
+    return HeadOnly()

@@ -1,0 +1,68 @@
+"""What the supervisor makes of signals that come at odd moments; whole servers are in `tests/e2e`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sixfold.engine.launch import socket_paths
+from sixfold.engine.progress import Count, Progress
+from sixfold.engine.supervisor import Child, _Supervisor
+
+
+class Process:
+    """Notes the signals that it gets."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def supervisor(run_dir: Path) -> Any:
+    """One that serves, without processes."""
+    made: Any = object.__new__(_Supervisor)
+    made._run_dir, made._is_announced, made._drained_s = str(run_dir), True, None
+    made._children, made._told_to_leave, made._poll = {}, None, select.poll()
+    made._progress, made._watchdog = Progress.private(), SimpleNamespace(ended=lambda _: None)
+    for path in socket_paths(str(run_dir)):
+        Path(path).touch()
+    return made
+
+
+def test_an_engine_is_told_once_to_make_room(tmp_path: Path) -> None:
+    """While its interpreter ends, a second signal would kill it, and that would count as a crash: six of them in a row
+    end an idle server."""
+    server = supervisor(tmp_path)
+    first, second = Process(), Process()
+    server._children["engine"] = Child("engine", cast(Any, first), -1)
+    server._progress.counts[Count.ENGINE_TURNS] = 1
+    for _ in range(10):
+        server._replace_engine()
+    server._children["engine"] = Child("engine", cast(Any, second), -1)
+    server._replace_engine()
+    assert first.signals == second.signals == [signal.SIGUSR1]
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(signal.SIGUSR1, False), (signal.SIGKILL, True)])
+def test_an_api_process_that_was_just_starting_when_draining_began_is_no_fault(
+    number: int, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = supervisor(tmp_path)
+    server._drained_s = 1.0
+    process = subprocess.Popen(["sleep", "60"])
+    child = server._children["api 0"] = Child("api 0", cast(Any, process), os.pidfd_open(process.pid))
+    server._poll.register(child.pidfd)
+    process.send_signal(number)
+    with caplog.at_level(logging.ERROR, "sixfold.engine.supervisor"):
+        assert server._on_death(child)
+    assert ("unexpectedly" in caplog.text) == is_told
