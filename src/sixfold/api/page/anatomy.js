@@ -5,16 +5,19 @@ import { Blocks } from "./blocks.js";
 import { make, say } from "./dom.js";
 import { Flow } from "./flow.js";
 import { Follow, Requests } from "./requests.js";
+import { call } from "./server.js";
 import { Places, Steps } from "./steps.js";
 import { History, Lives } from "./timeline.js";
 
 const WORDS_MS = 250;
+const LOOKS = 5; // for a request that the feed does not show
 
 export class Anatomy {
   constructor(root, feed) {
     this._feed = feed;
     this._shown = false;
     this._followed = "";
+    this._uid = "";
     this._wordsAt = 0;
     this._nDrawn = -1;
     this._flow = new Flow();
@@ -71,6 +74,23 @@ export class Anatomy {
     history.replaceState(null, "", id ? `#anatomy/${encodeURIComponent(id)}` : "#anatomy");
     this._wordsAt = 0;
     if (id) this._follow.element.scrollIntoView({ block: "nearest" });
+    else this._requests.focus();
+  }
+
+  /** Who is followed is not in the feed: another API process may answer it, and the feed shows those by the engine's
+   *  number alone. The server knows that number, at the latest when the prompt is read. */
+  async _lookUp(now) {
+    const id = this._followed;
+    if (this._asked?.id !== id) this._asked = { id, times: 0, at: 0 };
+    if (this._asked.times >= LOOKS || now - this._asked.at < 1000) return;
+    Object.assign(this._asked, { times: this._asked.times + 1, at: now });
+    try {
+      const text = await (await call(`/debug/requests/${encodeURIComponent(id)}`, { ask: false })).text();
+      const uid = /"uid":(\d+)/.exec(text); // more digits than a number of JavaScript holds
+      if (uid && id === this._followed) this._uid = BigInt(uid[1]).toString(16);
+    } catch {
+      // not there, or not for this key
+    }
   }
 
   _take(frame) {
@@ -88,13 +108,14 @@ export class Anatomy {
     this._veil.hidden = connection === "open" || connection === "connecting";
     if (!this._veil.hidden) say(this._veil, lost(this._feed));
     if (!frame) return;
-    const track = this._followed ? this._requests.find(this._followed) : null;
+    const track = this._followed ? (this._requests.find(this._followed) ?? this._requests.byUid(this._uid)) : null;
     if (nFrames !== this._nDrawn || this._flow.moves) this._flow.draw(now);
     if (nFrames !== this._nDrawn) {
       this._blocks.draw(this._requests.names(), new Set(track && !track.ended ? track.slots : []));
     }
     if (now - this._wordsAt > WORDS_MS) {
       this._wordsAt = now;
+      if (this._followed && !track) this._lookUp(now);
       this._flow.write(frame);
       this._requests.write(track);
       this._follow.write(this._followed, track);

@@ -139,8 +139,14 @@ function answer(given) {
 
 document.getElementById("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  setKey(input.value.trim());
-  answer(true);
+  const key = input.value.trim();
+  if (/^[!-~]+$/.test(key)) {
+    setKey(key);
+    answer(true);
+  } else {
+    say(document.getElementById("key-why"), "This is no key: one has letters, digits and signs of ASCII, and no blanks.");
+    input.select();
+  }
 });
 document.getElementById("key-cancel").addEventListener("click", () => answer(false));
 document.getElementById("key-forget").addEventListener("click", () => {

@@ -69,6 +69,11 @@ export class Requests {
     return this._known.get(id) ?? [...this._known.values()].find((track) => track.label === id);
   }
 
+  /** The keyboard's focus goes to the request that was followed, or to the first one. */
+  focus() {
+    (this._body.querySelector("[aria-current] button") ?? this._body.querySelector("button"))?.focus({ preventScroll: true });
+  }
+
   bySlot(slot) {
     return [...this._known.values()].find((track) => !track.ended && track.slots.includes(slot));
   }
@@ -176,6 +181,7 @@ export class Requests {
     const gone = tracks.filter((track) => track.ended).reverse();
     const shown = [...here, ...gone].slice(0, MAX_ROWS);
     const wanted = new Set(shown);
+    const { activeElement } = document;
     for (const [track, row] of this._rows) {
       if (!wanted.has(track)) {
         row.element.remove();
@@ -188,6 +194,8 @@ export class Requests {
       if (this._body.children[index] !== row.element) this._body.insertBefore(row.element, this._body.children[index] ?? null);
       this._fill(row, track, chosen);
     });
+    // A row that moves loses the keyboard's focus.
+    if (activeElement !== document.activeElement && activeElement.isConnected) activeElement.focus({ preventScroll: true });
     this._none.hidden = shown.length > 0;
   }
 
