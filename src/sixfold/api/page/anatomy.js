@@ -35,7 +35,10 @@ export class Anatomy {
     });
     this._places = new Places();
     this._waits = make("dl", { class: "figures waits" });
-    this._veil = make("p", { class: "banner", role: "status", hidden: true });
+    // Who hears the page is told once, not at every second.
+    this._why = make("span", { role: "status" });
+    this._countdown = make("span", { "aria-hidden": "true" });
+    this._veil = make("p", { class: "banner", hidden: true }, this._why, this._countdown);
     root.append(
       this._veil,
       this._flow.element,
@@ -106,7 +109,7 @@ export class Anatomy {
     requestAnimationFrame(this._drawSoon);
     const { frame, nFrames, connection } = this._feed;
     this._veil.hidden = connection === "open" || connection === "connecting";
-    if (!this._veil.hidden) say(this._veil, lost(this._feed));
+    if (!this._veil.hidden) this._writeVeil();
     if (!frame) return;
     const track = this._followed ? (this._requests.find(this._followed) ?? this._requests.byUid(this._uid)) : null;
     if (nFrames !== this._nDrawn || this._flow.moves) this._flow.draw(now);
@@ -126,6 +129,15 @@ export class Anatomy {
       this._writeWaits(frame);
     }
     this._nDrawn = nFrames;
+  }
+
+  _writeVeil() {
+    const { connection, problem, retryAt } = this._feed;
+    this._veil.dataset.kind = connection === "closed" ? "" : "bad";
+    say(this._countdown, connection === "lost" ? ` Next try in ${Math.max(0, Math.ceil((retryAt - Date.now()) / 1000))} s.` : "");
+    if (connection === "refused") say(this._why, `The server does not show this: ${problem}. “Key”, above, takes another one.`);
+    else if (connection === "closed") say(this._why, "Paused while the page is hidden.");
+    else say(this._why, `The connection is lost (${problem}). What you see is old.`);
   }
 
   _writeWaits(frame) {
@@ -157,13 +169,6 @@ const STAGES = {
   prepare: "For template and tokenizer",
   submit: "For the engine's verdict",
 };
-
-function lost(feed) {
-  if (feed.connection === "refused") return `The server does not show this: ${feed.problem}.`;
-  if (feed.connection === "closed") return "Paused while the page is hidden.";
-  const left = Math.max(0, Math.ceil((feed.retryAt - Date.now()) / 1000));
-  return `The connection is lost (${feed.problem}). What you see is old. Next try in ${left} s.`;
-}
 
 function panel(title, hint, ...children) {
   const words = hint ? make("p", { class: "hint" }, hint) : null;

@@ -77,8 +77,7 @@ function showFeed() {
   if (feed.connection === "open") {
     showState(...(WORDS[feed.frame.state] ?? [feed.frame.state, "wait"]));
   } else if (feed.connection === "lost") {
-    const left = Math.max(0, Math.ceil((feed.retryAt - Date.now()) / 1000));
-    showState(`connection lost, next try in ${left} s`, "bad", feed.problem);
+    showState("connection lost", "bad", feed.problem);
   } else if (feed.connection === "refused") {
     showState("needs another key", "bad", feed.problem);
   } else {

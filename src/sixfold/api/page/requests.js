@@ -51,7 +51,7 @@ export class Requests {
     this._rows = new Map();
     this._onChoose = onChoose;
     this._body = make("tbody");
-    this._none = make("p", { class: "empty" }, "No request is here now. Ask something in the chat, or send one with curl.");
+    this._none = make("p", { class: "empty", hidden: true }, "No request is here now. Ask something in the chat, or send one with curl.");
     this.element = make(
       "div",
       { class: "scroll" },
