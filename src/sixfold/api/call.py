@@ -160,8 +160,15 @@ class Call:
         return None
 
     def query(self) -> list[tuple[str, str]]:
-        """Names and values of the URL's query, in order. They are as many as fit into a head."""
-        return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        """Names and values of the URL's query, in order. They are as many as fit into a head.
+
+        Raises:
+            InvalidRequest: a name is there twice.
+        """
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if len(dict(pairs)) < len(pairs):
+            raise InvalidRequest("a parameter is given twice", param="query")
+        return pairs
 
     @property
     def tenant(self) -> str:

@@ -10,7 +10,7 @@ function laidOut(text) {
   const parts = text.split(/^```([\w+-]*)[^\S\n]*\n([\s\S]*?)(?:^```[^\S\n]*$\n?|$(?![\s\S]))/m);
   const nodes = [];
   for (let i = 0; i < parts.length; i += 3) {
-    if (parts[i]) nodes.push(make("p", { class: "text" }, parts[i].replace(/^\n+|\n+$/g, "")));
+    if (parts[i]) nodes.push(make("p", { class: "text", dir: "auto" }, parts[i].replace(/^\n+|\n+$/g, "")));
     if (i + 2 < parts.length) nodes.push(make("pre", { tabindex: "0", "aria-label": "Code" }, make("code", {}, parts[i + 2])));
   }
   return nodes;
@@ -99,7 +99,7 @@ export class MessageView {
   /** A piece of a stream. */
   append(text, tokens) {
     if (this._tail === null) {
-      this._tail = make("p", { class: "text live" });
+      this._tail = make("p", { class: "text live", dir: "auto" });
       this.body.replaceChildren(this._tail);
       this._node = document.createTextNode("");
       this._tail.append(this._node);
@@ -130,9 +130,9 @@ export class MessageView {
     this._tail = null;
     this.element.removeAttribute("aria-busy");
     const parts = [];
-    if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text" }, reasoning)));
+    if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text", dir: "auto" }, reasoning)));
     if (tokens?.length && (this._wantsTokens ?? !content.includes("```"))) {
-      const text = make("p", { class: "text tokens", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
+      const text = make("p", { class: "text tokens", dir: "auto", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
       tokens.forEach((token, index) => text.append(this._token(token, index)));
       parts.push(text);
     } else {
@@ -188,6 +188,10 @@ export class MessageView {
 export function editor(text, onDone, onCancel) {
   const field = make("textarea", { rows: Math.min(12, text.split("\n").length + 1), "aria-label": "Change the message" });
   field.value = text;
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") onCancel();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) onDone(field.value);
+  });
   const box = make(
     "div",
     { class: "editor" },
