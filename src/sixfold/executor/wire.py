@@ -42,24 +42,21 @@ _result_decoder = msgspec.msgpack.Decoder(StepResult)
 
 def pack(plan: StepPlan) -> PackedStep:
     """The plan's lists as bytes."""
-    columns = b"".join(
-        _int32(column)
-        for column in (
-            plan.slots,
-            plan.generations,
-            plan.incarnations,
-            plan.starts,
-            plan.counts,
-            plan.flags,
-            plan.table_starts,
-            plan.table_counts,
-        )
-    )
+    columns = [
+        *plan.slots,
+        *plan.generations,
+        *plan.incarnations,
+        *plan.starts,
+        *plan.counts,
+        *plan.flags,
+        *plan.table_starts,
+        *plan.table_counts,
+    ]
     return PackedStep(
         plan.engine_epoch,
         plan.step_id,
         len(plan.slots),
-        columns,
+        _int32(columns),
         _int32(plan.table_blocks),
         _pairs(plan.copies),
         _pairs(plan.frees),
