@@ -17,6 +17,7 @@ A path that is not in `ROUTES` does not exist.
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
@@ -27,22 +28,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sixfold.api import admin, web
 from sixfold.api.abort import abort
-from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_end
 from sixfold.api.context import ApiContext
-from sixfold.api.debug import requests as debug_requests
-from sixfold.api.debug import traces as debug_traces
-from sixfold.api.debug import waits as debug_waits
-from sixfold.api.debug.health import health
-from sixfold.api.debug.live import live
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.http.errors import ClientGone
 from sixfold.api.openai.chat import create_chat_completion
 from sixfold.api.openai.completions import create_completion
-from sixfold.api.openai.embeddings import create_embedding
-from sixfold.api.responses.create import create_response
-from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
@@ -57,24 +49,28 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Call], Awaitable[None]]
 
 
-async def openapi(call: Call) -> None:
-    """`GET /openapi.json`."""
-    from sixfold.api.openapi import openapi as respond  # no start waits for what few ask for
+def _late(module: str, name: str) -> Handler:
+    """A handler of a module below `sixfold.api` that is imported with the first call: no start waits for what is not
+    asked for yet."""
 
-    await respond(call)
+    async def handle(call: Call) -> None:
+        handler: Handler = getattr(importlib.import_module(f"sixfold.api.{module}"), name)
+        await handler(call)
+
+    return handle
 
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
-    ("POST", "/v1/embeddings", create_embedding),
+    ("POST", "/v1/embeddings", _late("openai.embeddings", "create_embedding")),
     ("POST", "/v1/abort", abort),
-    ("POST", "/v1/responses", create_response),
-    ("GET", "/v1/responses/{id}", retrieve_response),
-    ("DELETE", "/v1/responses/{id}", delete_response),
-    ("GET", "/v1/responses/{id}/input_items", list_input_items),
-    ("POST", "/v1/messages", create_message),
-    ("POST", "/v1/messages/count_tokens", count_tokens),
+    ("POST", "/v1/responses", _late("responses.create", "create_response")),
+    ("GET", "/v1/responses/{id}", _late("responses.retrieve", "retrieve_response")),
+    ("DELETE", "/v1/responses/{id}", _late("responses.retrieve", "delete_response")),
+    ("GET", "/v1/responses/{id}/input_items", _late("responses.retrieve", "list_input_items")),
+    ("POST", "/v1/messages", _late("anthropic.messages", "create_message")),
+    ("POST", "/v1/messages/count_tokens", _late("anthropic.messages", "count_tokens")),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("POST", "/apply-template", apply_template),
@@ -86,15 +82,15 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/livez", admin.live),
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
-    ("GET", "/openapi.json", openapi),
+    ("GET", "/openapi.json", _late("openapi", "openapi")),
     ("GET", "/page/{name}", web.page_file),
-    ("GET", "/debug/live", live),
-    ("GET", "/debug/health", health),
-    ("GET", "/debug/waits", debug_waits.waits),
-    ("GET", "/debug/requests", debug_requests.requests),
-    ("GET", "/debug/requests/{id}", debug_requests.request),
-    ("GET", "/debug/trace", debug_traces.trace),
-    ("GET", "/debug/timeline/{id}", debug_traces.timeline),
+    ("GET", "/debug/live", _late("debug.live", "live")),
+    ("GET", "/debug/health", _late("debug.health", "health")),
+    ("GET", "/debug/waits", _late("debug.waits", "waits")),
+    ("GET", "/debug/requests", _late("debug.requests", "requests")),
+    ("GET", "/debug/requests/{id}", _late("debug.requests", "request")),
+    ("GET", "/debug/trace", _late("debug.traces", "trace")),
+    ("GET", "/debug/timeline/{id}", _late("debug.traces", "timeline")),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})

@@ -159,8 +159,14 @@ class KVCacheManager:
             if row.prefix is not None:
                 self._open_table(row.table, row.prefix)
         # Only now: taking evicts idle blocks, and the shared ones above must not be among them.
+        refs, block_size = self._pool.refs, self.block_size
         for row in plan.rows:
-            self._extend(row)
+            blocks = row.table.blocks
+            row.first_new = len(blocks)
+            if len(blocks) * block_size < row.end:
+                self._extend(row)
+            # The first block written decides: those behind it were never shared, for only full blocks are.
+            assert refs[blocks[row.start // block_size]] == 1, "a step would write a shared block"
             if row.prefix is not None:
                 row.first_new = 0
                 if row.prefix.copy_from is not None:
@@ -222,13 +228,10 @@ class KVCacheManager:
     def _extend(self, row: Grant) -> None:
         """Take blocks until the row's table covers [0, end)."""
         blocks = row.table.blocks
-        row.first_new = len(blocks)
         while len(blocks) * self.block_size < row.end:
             block = self._pool.take()
             self._index.forget(block)
             blocks.append(block)
-        # The first block written decides: those behind it were never shared, for only full blocks are.
-        assert self._pool.refs[blocks[row.start // self.block_size]] == 1, "a step would write a shared block"
 
     def block_map(self, holders: Iterable[tuple[int, BlockTable]]) -> tuple[int, bytes]:
         """The pool as a picture: see `BlockMap.look`."""

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.model_file import GGUFFile
 from sixfold.text.byte_level import ByteLevelBPE, byte_level_token_bytes
 from sixfold.text.literals import ASCII_BLANKS, LiteralSplitter
@@ -26,6 +24,7 @@ from sixfold.text.word_rules import word_rule
 
 __all__ = ["gguf_tokenizer"]
 
+_INTEGERS = frozenset("bBhHiIqQ")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _END_KEYS = ("eos_token_id", "eos_token_ids", "eot_token_id", "eot_token_ids", "eom_token_id", "eom_token_ids")
@@ -55,7 +54,7 @@ class _Tokens:
     """What both kinds have."""
 
     texts: list[str]
-    types: npt.NDArray[np.integer]
+    types: list[int]
     control: dict[str, int]
     """Literal -> id; the unknown token is one of them."""
     own_text: list[int]
@@ -69,11 +68,13 @@ class _Tokens:
 
 def _tokens(file: GGUFFile) -> _Tokens:
     texts = file.strings("tokenizer.ggml.tokens")
-    types = file.numbers("tokenizer.ggml.token_type")
-    if len(types) != len(texts) or types.dtype.kind not in "iu":
+    numbers = file.numbers("tokenizer.ggml.token_type")
+    if len(numbers) != len(texts) or numbers.format not in _INTEGERS:
         raise ModelFileError(f"tokenizer.ggml.token_type must hold {len(texts)} integers, one for each token")
-    control = {texts[i]: i for i in np.flatnonzero((types == _CONTROL) | (types == _UNKNOWN)).tolist()}
-    own_text = np.flatnonzero(types == _USER_DEFINED).tolist()
+    types = numbers.tolist()
+    special = [i for i, kind in enumerate(types) if kind != _NORMAL]
+    control = {texts[i]: i for i in special if types[i] in (_CONTROL, _UNKNOWN)}
+    own_text = [i for i in special if types[i] == _USER_DEFINED]
     # Some files have a turn's end among these, where any text could write it.
     control |= {texts[i]: i for i in own_text if texts[i] in ALWAYS_CONTROL}
     return _Tokens(texts, types, control, [i for i in own_text if texts[i] not in ALWAYS_CONTROL])
@@ -134,18 +135,18 @@ def _ordinary(tokens: _Tokens) -> npt.NDArray[np.bool_]:
 def _scores(file: GGUFFile, n_tokens: int) -> npt.NDArray[np.float32]:
     """[n_tokens]"""
     scores = file.numbers("tokenizer.ggml.scores")
-    if len(scores) != n_tokens or scores.dtype.kind not in "fiu":
+    if len(scores) != n_tokens or scores.format == "?":
         raise ModelFileError(f"tokenizer.ggml.scores must hold {n_tokens} numbers, one for each token")
-    scores = scores.astype(np.float32)
-    if not np.isfinite(scores).all():
+    singles = np.asarray(scores, np.float32)
+    if not np.isfinite(singles).all():
         raise ModelFileError("tokenizer.ggml.scores holds a value that is not finite")
-    return scores
+    return singles
 
 
 def _byte_ids(tokens: _Tokens) -> dict[int, int]:
     """Byte value -> token."""
     found: dict[int, int] = {}
-    for i in np.flatnonzero(tokens.types == _BYTE).tolist():
+    for i in [i for i, kind in enumerate(tokens.types) if kind == _BYTE]:
         value = byte_value(tokens.texts[i])
         if value is None or value in found:
             raise ModelFileError(f"tokenizer.ggml.tokens[{i}] should name a byte: {tokens.texts[i][:40]!r}")
@@ -186,7 +187,7 @@ def _end_ids(file: GGUFFile, n_tokens: int, control: dict[str, int]) -> set[int]
         value = file.metadata.get(key)
         if value is None:
             continue
-        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        if isinstance(value, memoryview) and value.format in _INTEGERS:
             found.update(_checked_id(key, int(token), n_tokens) for token in value)
         else:
             found.add(_checked_id(key, file.u32(key), n_tokens))

@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.text.literals import LiteralSplitter
 
 __all__ = ["SPACE", "SpmEncoder", "spm_token_bytes"]
