@@ -11,6 +11,7 @@ SIGUSR1 replaces the engine, and streams go on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -38,7 +39,7 @@ from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
-from sixfold.logs import READY, set_up_logging
+from sixfold.logs import READY, last_words, set_up_logging
 from sixfold.roles import ENGINE, SUPERVISOR, WORKER, api_index, api_role, is_api, kind_of
 from sixfold.transport import listen
 
@@ -47,7 +48,7 @@ __all__ = ["serve"]
 logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
-EXIT_CHILD_DIED = 4
+EXIT_NOT_ALIVE = 4
 STOP_S = 2.0
 FIRST_EPOCH = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -78,7 +79,7 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
 
     Returns:
         The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died before the server
-        was ready, or too often.
+        was ready, or too often, or when this process has no memory left.
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
@@ -87,7 +88,13 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     with run_directory() as run_dir, listen_for_http(config.api) as http:
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
-        return _Supervisor(config, run_dir, http, work).run()
+        try:
+            return _Supervisor(config, run_dir, http, work).run()
+        except (MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            last_words(SUPERVISOR, "no memory is left")
+            return EXIT_NOT_ALIVE
 
 
 class _Supervisor:
@@ -211,7 +218,7 @@ class _Supervisor:
                     self._on_readiness(fd)
             for child in [c for c in self._children.values() if c.pidfd in ready]:
                 if not self._on_death(child):
-                    return EXIT_CHILD_DIED
+                    return EXIT_NOT_ALIVE
             now_s = time.monotonic()
             for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
                 del self._due[role]
