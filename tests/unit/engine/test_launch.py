@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from sixfold.config import Config, parse_bytes
-from sixfold.engine.launch import cautions, in_process, load_text, read_run_files, resolve, write_run_files
+from sixfold.engine.launch import in_process, load_text
+from sixfold.engine.resolve import cautions, resolve
+from sixfold.engine.run_files import read_run_files, write_run_files
 from sixfold.errors import ConfigError, InvalidRequest
 
 
