@@ -94,7 +94,6 @@ class EngineServer:
         self._executor = executor
         self._run = run
         self._welcome = Welcome(run.epoch, executor.facts, run.faults)
-        self._listener = listener
         self._peers: dict[int, ApiPeer] = {}
         self._owners: dict[int, ApiPeer] = {}
         self._open_choices: dict[int, set[int]] = {}

@@ -6,6 +6,7 @@ Finds the model, opens it, asks how much memory there is. Builds nothing: that i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,10 @@ def resolve(config: Config) -> Config:
 
     Raises:
         ModelNotFound, ModelFileError: no such model, or its file cannot be used.
-        ConfigError: a setting does not fit the model.
+        ConfigError: a setting does not fit the model, or the compiled part cannot be used.
         DoesNotFit: the machine has too little memory.
     """
+    check_kernels()
     if config.api.otlp_traces_endpoint:
         from sixfold.observability.otlp import traces_url
 
@@ -100,16 +102,20 @@ def check_kernels() -> None:
     """Import the compiled part, which chooses a build of the kernels.
 
     Raises:
-        ConfigError: it is not there, or has no build for what SIXFOLD_ISA says.
+        ConfigError: it is not there, was built from other sources, or has no build for what SIXFOLD_ISA says.
     """
     try:
-        import sixfold._native  # noqa: F401
+        import sixfold._native
     except ModuleNotFoundError:
         raise ConfigError("the compiled part of Sixfold is missing; from a checkout: make install") from None
     except ImportError as error:
         if str(error).startswith("SIXFOLD_ISA: "):
             raise ConfigError(str(error), param="SIXFOLD_ISA") from None
         raise ConfigError(f"the compiled part of Sixfold cannot be loaded: {error}") from None
+    interface = Path(sixfold.__file__).with_name("_native.pyi")  # what the rest takes the module for
+    wanted = hashlib.sha256(interface.read_bytes()).hexdigest()
+    if getattr(sixfold._native, "interface", "") != wanted:
+        raise ConfigError("the compiled part of Sixfold was built from other sources; from a checkout: make install")
 
 
 def open_usable(path: Path, config: Config) -> ModelFile:
