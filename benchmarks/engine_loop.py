@@ -25,8 +25,10 @@ from serving import cpu_s
 
 from sixfold.config import Config
 from sixfold.engine.engine_process import EngineServer
-from sixfold.engine.launch import RunFiles, build_core, open_journal, resolve, write_run_files
+from sixfold.engine.launch import build_core, open_journal
 from sixfold.engine.life import become_child
+from sixfold.engine.resolve import resolve
+from sixfold.engine.run_files import RunFiles, write_run_files
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode

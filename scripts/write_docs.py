@@ -61,6 +61,7 @@ def settings_page() -> str:
         "# Settings\n",
         "A setting comes from its default, from the TOML file given with `--config` (or `SIXFOLD_CONFIG`), from an",
         "environment variable, or from a flag; the later one wins. `sixfold doctor` shows each value and its origin.",
+        "A key of the file, or a `SIXFOLD_...` variable, that is no setting is refused.",
         'In Python they are keyword arguments: `LLM("smollm2", max_num_seqs=8)`.\n',
         "```toml",
         "# sixfold.toml",

@@ -321,6 +321,7 @@ NB_MODULE(_native, m) {
     throw nb::import_error(("SIXFOLD_ISA: " + std::string(e.what())).c_str());
   }
 
+  m.attr("interface") = SF_INTERFACE;
   m.def("operation_kinds", [] { return std::vector<std::string>(std::begin(kKindNames), std::end(kKindNames)); });
   m.def("isas", [] {
     std::vector<std::string> names;

@@ -10,6 +10,8 @@ _Float32 = npt.NDArray[np.float32]
 _Int32 = npt.NDArray[np.int32]
 _Bytes = npt.NDArray[np.uint8]
 
+interface: str
+"""SHA-256 of this file, as it was when the module was built: see `engine/resolve.py`."""
 sampler: Any
 text: Any
 

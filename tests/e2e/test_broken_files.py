@@ -20,7 +20,7 @@ from tests.fuzz.mutations import Parts
 from tests.fuzz.whole_path import peak_bytes
 
 from sixfold.config import Config
-from sixfold.engine.launch import resolve
+from sixfold.engine.resolve import resolve
 from sixfold.errors import ModelFileError
 from sixfold.model_file.gguf_writer import NewTensor
 

@@ -23,7 +23,7 @@ import pytest
 
 from sixfold import LLM, SamplingParams, _native
 from sixfold.config import Config
-from sixfold.engine.launch import resolve
+from sixfold.engine.resolve import resolve
 from sixfold.executor.model_runner import NativeBackend
 
 pytestmark = pytest.mark.model

@@ -17,7 +17,7 @@ from tests.fixtures import tiny_models as tiny
 
 from sixfold import LLM, SamplingParams
 from sixfold.config import Config
-from sixfold.engine.launch import resolve
+from sixfold.engine.resolve import resolve
 from sixfold.executor.model_runner import NativeBackend
 from sixfold.model_file import open_model
 

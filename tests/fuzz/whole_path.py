@@ -107,7 +107,7 @@ def attempt(path: Path) -> str:
 
 def tables_bytes(path: Path) -> int:
     """What the rotary positions of the context take while they are made: a file may ask for a long one."""
-    from sixfold.engine.launch import DEFAULT_MODEL_LEN_MAX
+    from sixfold.engine.resolve import DEFAULT_MODEL_LEN_MAX
     from sixfold.errors import ModelFileError
     from sixfold.model_file import open_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|md|sh|cc|h|toml|txt))`")
 """A path in backticks: with a slash, or a bare file name."""
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 MADE_LATER = ("build/", "dist/", ".venv/")
 """Folders that a command makes."""
 
@@ -88,3 +90,17 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         targets = [(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if link.endswith(".md")]
         todo += [target for target in targets if target.is_file()]
     assert set(PAGES) - seen == set()
+
+
+def test_the_functions_of_a_requests_way_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("### The same, as functions")[2].partition("\n## ")[0]
+    named = {name for row in table.splitlines() if row.startswith("|") for name in re.findall(r"`([\w.]+)`", row)}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, FUNCTION)}
+            elif isinstance(node, FUNCTION):
+                found.add(node.name)
+    assert len(named) > 30 and named - found == set()

@@ -72,7 +72,7 @@ ENGINE, WORKER = "engine", "worker"
 IDLE_S = 0.25
 FORGED, REPEATED = 0.004, 0.05
 """How often a result is preceded by one that answers something else, and outputs are told twice."""
-FOREIGN_S = -1.0
+FOREIGN = {-1: b""}
 """Mark of such a result."""
 LATE_S = 0.4
 """More than a word of an API process is ever under way."""
@@ -234,7 +234,7 @@ class WorkerProcess:
             for name in ("slots", "generations", "incarnations"):
                 first, *rest = getattr(result, name)
                 changes.append({name: [first + 1, *rest]})
-        return msgspec.structs.replace(result, forward_s=FOREIGN_S, **self._network.random.choice(changes))
+        return msgspec.structs.replace(result, embeddings=FOREIGN, **self._network.random.choice(changes))
 
 
 def _plan(step: StepArrays) -> StepPlan:
@@ -322,7 +322,7 @@ class CheckedCore(EngineCore):
 
     def commit(self, result: StepResult) -> list[TokenDelta]:
         deltas = super().commit(result)
-        assert result.forward_s != FOREIGN_S, "a result is applied that answers another step, or another life"
+        assert result.embeddings != FOREIGN, "a result is applied that answers another step, or another life"
         return self._taken(deltas)
 
     def _taken(self, deltas: list[TokenDelta]) -> list[TokenDelta]:

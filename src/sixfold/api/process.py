@@ -12,10 +12,11 @@ import sys
 from typing import Any
 
 from sixfold.engine.client import RESTART_WAIT_S, EngineClient
-from sixfold.engine.launch import RunFiles, load_text, read_run_files
+from sixfold.engine.launch import load_text
 from sixfold.engine.life import EXIT_NO_MEMORY, become_child, report_ready
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.replay import Poisoned
+from sixfold.engine.run_files import RunFiles, read_run_files
 from sixfold.errors import EngineDead, SixfoldError
 from sixfold.logs import last_words, set_up_logging
 from sixfold.observability.delivery import Delivery

@@ -122,7 +122,7 @@ def _break_down(
     from sixfold.cli.breakdown import break_down, print_breakdown
     from sixfold.cli.measurement import Prompts
     from sixfold.engine.launch import load_text
-    from sixfold.engine.launch import resolve as resolve_model
+    from sixfold.engine.resolve import resolve as resolve_model
 
     own = {"host": "127.0.0.1", "port": 0, "api_key_file": "", "tls_cert": "", "tls_key": "", "drain_timeout_s": 0.0}
     asked = resolve({"model": model, **flags, **own}, config_file)

@@ -148,7 +148,7 @@ def _loaded(model: str | None, config_file: Path | None, flags: dict[str, Any], 
     if say:
         shown = Path(name).name if Path(name).exists() else name
         click.echo(f"{shown} is loading ...")
-    from sixfold.engine.launch import cautions
+    from sixfold.engine.resolve import cautions
     from sixfold.llm import LLM
 
     with LLM(**{**resolved.chosen(), "model": name}) as llm:

@@ -86,7 +86,7 @@ def _version(package: str, problems: list[str]) -> str | None:
 
 def _instruction_set(problems: list[str]) -> str | None:
     """The build of the kernels that was chosen, as `avx512`."""
-    from sixfold.engine.launch import check_kernels
+    from sixfold.engine.resolve import check_kernels
 
     try:
         check_kernels()
@@ -122,14 +122,15 @@ def _models(wanted: str, executor: str, problems: list[str]) -> dict[str, Any]:
 def _automatic(resolved: Resolved, problems: list[str]) -> dict[str, Any]:
     """Name of a setting that is left to Sixfold -> what it becomes with this model, which must be here."""
     from sixfold import model_store
-    from sixfold.engine import launch
+    from sixfold.engine.launch import recommended_sampling
+    from sixfold.engine.resolve import resolve as resolve_model
 
     config = resolved.config
     try:
         if config.executor.executor != "scripted":
             model_store.resolve(config.model.model)
-        found = launch.resolve(config)
-        recommended = launch.recommended_sampling(found)
+        found = resolve_model(config)
+        recommended = recommended_sampling(found)
     except ModelNotFound:
         return {}  # `_models` says so where it is a problem
     except SixfoldError as error:

@@ -26,12 +26,12 @@ def prepare(config: Config) -> None:
         DownloadError: the model could not be fetched.
     """
     if config.executor.executor == "scripted":
-        from sixfold.engine.launch import check_script
+        from sixfold.engine.script_file import check_script
 
         check_script(config)
         return
     from sixfold import model_store
-    from sixfold.engine.launch import check_kernels, model_path
+    from sixfold.engine.resolve import check_kernels, model_path
 
     check_kernels()
     name = config.model.model

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ ENVIRONMENT_PREFIX = "SIXFOLD_"
 DEFAULT = "default"
 OUTSIDE_SETTINGS = frozenset({"SIXFOLD_API_KEY", "SIXFOLD_CACHE", "SIXFOLD_CONFIG", "SIXFOLD_ISA"})
 """Environment variables that are no settings: read before, or far below, the configuration."""
+
+_SERVICE_LINK = re.compile(
+    r"SIXFOLD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes tells of a service called sixfold, or sixfold-something, to its neighbours."""
+_OF_TESTS = "SIXFOLD_TEST_"
 
 LOCAL = ("model", "scheduler", "cache", "executor", "")
 """Parts of the configuration that matter without HTTP."""
@@ -108,7 +115,8 @@ def resolve(
         environment: default: the process's own.
 
     Raises:
-        ConfigError: an unknown key, a value of the wrong type or out of range; the message names its origin.
+        ConfigError: an unknown key or variable, a value of the wrong type or out of range; the message names its
+            origin.
     """
     kinds = names()
     values = {f.name: f.default for _, f in settings().values()}
@@ -118,9 +126,11 @@ def resolve(
         for name, value in found.items():
             values[name], origins[name] = value, origin(name)
 
+    environment = os.environ if environment is None else environment
+    _refuse_misspelt(environment)
     if config_file is not None:
         take(_from_toml(config_file, kinds), lambda name: str(config_file))
-    take(_from_environment(os.environ if environment is None else environment, kinds), _variable)
+    take(_from_environment(environment, kinds), _variable)
     take({name: value for name, value in flags.items() if value is not None}, lambda name: "flag")
     for name, value in values.items():
         if isinstance(value, str) and not _is_text(value):
@@ -145,12 +155,23 @@ def _is_text(value: str) -> bool:
 def unknown_environment(environment: Mapping[str, str] | None = None) -> list[str]:
     """`SIXFOLD_...` variables that nothing reads.
 
-    They are reported by `doctor` and never refused: an orchestrator sets such names for its own ends
-    (`SIXFOLD_SERVICE_HOST` for a service called sixfold).
+    An orchestrator sets some for its own ends; `doctor` lists them. All others are refused by `resolve`.
     """
-    known = {_variable(name) for name in names()} | OUTSIDE_SETTINGS
+    known = _known_variables()
     found = os.environ if environment is None else environment
     return sorted(name for name in found if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+
+
+def _known_variables() -> set[str]:
+    return {_variable(name) for name in names()} | OUTSIDE_SETTINGS
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    for name in unknown_environment(environment):
+        if not _SERVICE_LINK.fullmatch(name) and not name.startswith(_OF_TESTS):
+            near = difflib.get_close_matches(name, sorted(_known_variables()), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
 
 
 def _variable(name: str) -> str:

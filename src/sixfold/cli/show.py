@@ -69,7 +69,7 @@ def _found(config: Config, digest: bool) -> Iterator[tuple[Path, Path]]:
     The two differ for a synthetic model that has not been made: it is not made to be looked at, if its bytes are not.
     """
     from sixfold import model_store
-    from sixfold.engine.launch import model_path
+    from sixfold.engine.resolve import model_path
     from sixfold.model_file import synthetic
 
     name = config.model.model
@@ -86,8 +86,8 @@ def _found(config: Config, digest: bool) -> Iterator[tuple[Path, Path]]:
 def _report(name: str, path: Path, place: Path, config: Config, digest: bool) -> tuple[dict[str, Any], str, str]:
     """-> (the figures, the memory in words, who grants it)."""
     from sixfold.engine.free_memory import free_memory
-    from sixfold.engine.launch import open_usable
     from sixfold.engine.memory import memory_need
+    from sixfold.engine.resolve import open_usable
 
     model = open_usable(path, config)
     need = memory_need(model, config)

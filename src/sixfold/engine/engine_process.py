@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sixfold.engine.core import EngineCore
-from sixfold.engine.launch import RunFiles, build_core, open_journal, read_run_files
+from sixfold.engine.launch import build_core, open_journal
 from sixfold.engine.life import EXIT_RESTART, EXIT_WORKER_GONE, become_child, run_child
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.quarantine import Quarantine
+from sixfold.engine.run_files import RunFiles, read_run_files
 from sixfold.engine.watchers import Watchers
 from sixfold.errors import EngineDead, ProtocolError, SixfoldError
 from sixfold.executor.remote import RemoteExecutor
@@ -93,7 +94,6 @@ class EngineServer:
         self._executor = executor
         self._run = run
         self._welcome = Welcome(run.epoch, executor.facts, run.faults)
-        self._listener = listener
         self._peers: dict[int, ApiPeer] = {}
         self._owners: dict[int, ApiPeer] = {}
         self._open_choices: dict[int, set[int]] = {}

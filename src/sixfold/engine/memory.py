@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sixfold.config import BLOCK_SIZE, Config
 from sixfold.engine.free_memory import FreeMemory
-from sixfold.engine.launch import served_context
+from sixfold.engine.resolve import served_context
 from sixfold.errors import DoesNotFit
 from sixfold.model_file import TENSOR_TYPES, ModelConfig, ModelFile
 

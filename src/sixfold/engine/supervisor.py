@@ -30,12 +30,13 @@ import setproctitle
 import sixfold
 from sixfold.config import Config
 from sixfold.engine.example import curl_line
-from sixfold.engine.launch import cautions, resolve, socket_paths, write_run_files
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.listening import listen_for_http
 from sixfold.engine.progress import Count, Progress
+from sixfold.engine.resolve import cautions, resolve
 from sixfold.engine.restarts import Restarts, is_own_fault
 from sixfold.engine.run_directory import run_directory
+from sixfold.engine.run_files import socket_paths, write_run_files
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog

@@ -10,9 +10,10 @@ import logging
 import socket
 import sys
 
-from sixfold.engine.launch import RunFiles, build_worker, read_run_files
+from sixfold.engine.launch import build_worker
 from sixfold.engine.life import become_child, run_child
 from sixfold.engine.progress import Count, Progress
+from sixfold.engine.run_files import RunFiles, read_run_files
 from sixfold.errors import ProtocolError, SixfoldError
 from sixfold.executor.step_arrays import StepArrays
 from sixfold.executor.wire import decode_step, encode

@@ -136,7 +136,6 @@ class Worker:
             logprobs=drawn.logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
             embeddings=drawn.embeddings,
-            forward_s=(self.drawn_ns - applied_ns) / 1e9,
         )
 
     def _account(self, step: int, received_ns: int, applied_ns: int, forward_ns: tuple[int, int]) -> None:

@@ -125,5 +125,3 @@ class StepResult(msgspec.Struct, kw_only=True):
     embeddings: dict[int, bytes] = {}
     """Row index -> the prompt's pooled hidden state, [hidden] float32, little-endian: of rows with EMBED that reach the
     prompt's end."""
-    forward_s: float = 0.0
-    """Time in the forward pass and sampler."""

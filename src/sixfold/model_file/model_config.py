@@ -157,7 +157,7 @@ class ModelConfig:
         for what in ("hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab"):
             if not 1 <= getattr(self, what) <= _SIZE_MAX:
                 raise ModelFileError(f"{what} is {getattr(self, what)}; 1 to {_SIZE_MAX} are supported")
-        if self.context < 1:  # however large: a claim costs nothing, and `launch.resolve` cuts it
+        if self.context < 1:  # however large: a claim costs nothing, and `engine/resolve.py` cuts it
             raise ModelFileError("the model has no context")
         if self.n_heads % self.n_kv_heads:
             raise ModelFileError(f"{self.n_heads} heads cannot share {self.n_kv_heads} KV heads evenly")

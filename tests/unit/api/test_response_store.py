@@ -18,7 +18,7 @@ from sixfold.api.responses import store_file
 from sixfold.api.responses.store import MAX_CHAIN, MAX_WAITING, ResponseStore
 from sixfold.api.responses.store_file import ENTRY_BYTES, ChainBroken, ChainTooLong, Stored, StoreFile
 from sixfold.config import Config
-from sixfold.engine import launch
+from sixfold.engine import resolve
 from sixfold.errors import ConfigError, InvalidRequest, NotReady, ResponseNotFound
 
 ALL = {"max_links": 100, "max_bytes": 1 << 20}
@@ -382,7 +382,7 @@ def test_calls_in_flight_are_bounded(path: Path) -> None:
 def test_the_setting_is_a_file_that_can_be(tmp_path: Path) -> None:
     def resolved(value: str) -> str:
         config = Config.from_flat({"model": "scripted", "response_store": value})
-        return launch.resolve(config).api.response_store
+        return resolve.resolve(config).api.response_store
 
     assert resolved("off") == "off"
     assert resolved("").endswith("/responses.sqlite")

@@ -12,7 +12,7 @@ import pytest
 from sixfold import model_store
 from sixfold.cli.main import main
 from sixfold.config import Config
-from sixfold.engine.launch import model_path
+from sixfold.engine.resolve import model_path
 
 NAME = "synthetic:tiny,ffn=64@q8_0"
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -93,7 +92,18 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         resolve({}, tmp_path / "none.toml", {})
 
 
-def test_unknown_environment_variables_are_listed_not_refused() -> None:
-    environment: dict[str, Any] = {"SIXFOLD_SERVICE_HOST": "x", "SIXFOLD_CACHE": "y", "SIXFOLD_PORT": "1", "PATH": "/"}
-    assert unknown_environment(environment) == ["SIXFOLD_SERVICE_HOST"]
+def test_variables_of_an_orchestrator_are_listed_not_refused() -> None:
+    links = ["SIXFOLD_CHAT_PORT", "SIXFOLD_PORT_8000_TCP_ADDR", "SIXFOLD_SERVICE_HOST", "SIXFOLD_SERVICE_PORT_HTTP"]
+    environment = {**dict.fromkeys(links, "x"), "SIXFOLD_CACHE": "y", "SIXFOLD_PORT": "1", "PATH": "/"}
+    assert unknown_environment(environment) == links
     resolve({}, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("SIXFOLD_MAX_NUM_SEQ", "; did you mean SIXFOLD_MAX_NUM_SEQS?"), ("SIXFOLD_QQ", ""), ("SIXFOLD_", "")],
+)
+def test_a_misspelt_variable_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, environment={name: "8"})
+    assert caught.value.message == f"nothing reads the environment variable {name!r}{hint}"

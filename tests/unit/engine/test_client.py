@@ -16,9 +16,10 @@ import pytest
 import sixfold.engine.client as client_module
 from sixfold.config import Config
 from sixfold.engine.client import EngineClient, RequestHandle
-from sixfold.engine.launch import load_text, resolve
+from sixfold.engine.launch import load_text
 from sixfold.engine.progress import Count
 from sixfold.engine.replay import Poisoned
+from sixfold.engine.resolve import resolve
 from sixfold.errors import DeadlineExceeded, EngineDead, NotReady, Overloaded, RequestFailed
 from sixfold.messages import (
     Abort,

@@ -16,7 +16,9 @@ import pytest
 import sixfold.transport.sockets as sockets
 from sixfold.config import Config
 from sixfold.engine.engine_process import ApiPeer, EngineServer
-from sixfold.engine.launch import RunFiles, build_core, build_worker, resolve, write_run_files
+from sixfold.engine.launch import build_core, build_worker
+from sixfold.engine.resolve import resolve
+from sixfold.engine.run_files import RunFiles, write_run_files
 from sixfold.engine.worker_process import serve_engine
 from sixfold.errors import EngineDead
 from sixfold.executor.remote import RemoteExecutor

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sixfold import _native
 from sixfold.config import Config, parse_bytes
-from sixfold.engine.launch import cautions, in_process, load_text, read_run_files, resolve, write_run_files
+from sixfold.engine.launch import in_process, load_text
+from sixfold.engine.resolve import cautions, check_kernels, resolve
+from sixfold.engine.run_files import read_run_files, write_run_files
 from sixfold.errors import ConfigError, InvalidRequest
 
 
@@ -129,3 +132,14 @@ def test_all_processes_of_a_server_know_the_keys_of_its_start(tmp_path: Path) ->
     assert own.parent == run_dir and own.read_text() == "[a]" and own.stat().st_mode & 0o777 == 0o600
     with pytest.raises(ConfigError, match="--api-key-file"):
         write_run_files(str(run_dir), config, epoch=1)
+
+
+@pytest.mark.parametrize("interface", ["of another build", None])
+def test_a_native_module_of_other_sources_is_named(interface: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_kernels()
+    if interface is None:  # older than the question
+        monkeypatch.delattr(_native, "interface")
+    else:
+        monkeypatch.setattr(_native, "interface", interface)
+    with pytest.raises(ConfigError, match="was built from other sources; from a checkout: make install"):
+        resolve(Config.from_flat({"model": "scripted", "executor": "scripted"}))

@@ -15,7 +15,7 @@ from tests.fixtures import tiny_models as tiny
 
 from sixfold.cli.main import main
 from sixfold.config import Config
-from sixfold.engine import free_memory, launch
+from sixfold.engine import free_memory, resolve
 from sixfold.engine.free_memory import FreeMemory
 from sixfold.engine.memory import MemoryNeed, check_fits, memory_need
 from sixfold.errors import ConfigError
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
         check_fits(need, FreeMemory(1000, "left of it"), "tiny")
 
 
-def test_launch_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model_file(tmp_path)
     config = Config.from_flat({"model": str(path)})
     need = need_of(path, max_num_seqs=config.scheduler.max_num_seqs)
@@ -108,7 +108,7 @@ def test_launch_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
 
     def blocks(free: int, **settings: Any) -> int:
         monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(free))
-        return launch.resolve(Config.from_flat({"model": str(path), **settings})).cache.num_kv_blocks
+        return resolve.resolve(Config.from_flat({"model": str(path), **settings})).cache.num_kv_blocks
 
     assert blocks(1 << 30) == 64 * CONTEXT // 16
     assert blocks(without_kv + 3 * 16 * 256) == 3

@@ -15,12 +15,12 @@ from sixfold.model_file.synthetic import cached
 USE_ALL = """
 import json, sys
 from sixfold.config import Config
-from sixfold.engine import launch, memory
+from sixfold.engine import launch, memory, resolve
 from sixfold.model_file import open_model
 
 import sixfold.engine.worker_process
 
-config = launch.resolve(Config.from_flat(json.loads(sys.argv[1])))
+config = resolve.resolve(Config.from_flat(json.loads(sys.argv[1])))
 worker = launch.build_worker(config)
 backend = worker._backend
 loaded = [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")][0]

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures import tiny_models as tiny
 
 from sixfold.config import Config
-from sixfold.engine.launch import resolve
+from sixfold.engine.resolve import resolve
 from sixfold.executor.model_runner import NativeBackend
 
 

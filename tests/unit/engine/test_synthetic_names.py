@@ -11,7 +11,7 @@ import pytest
 
 from sixfold.cli.main import main
 from sixfold.config import Config
-from sixfold.engine import free_memory, launch
+from sixfold.engine import free_memory, resolve
 from sixfold.engine.free_memory import FreeMemory
 from sixfold.errors import ConfigError, DownloadError, ModelFileError, ModelNotFound
 from sixfold.llm import LLM
@@ -21,7 +21,7 @@ from sixfold.sampling_params import SamplingParams
 
 
 def model_path(name: str) -> Path:
-    return launch.model_path(Config.from_flat({"model": name}))
+    return resolve.model_path(Config.from_flat({"model": name}))
 
 
 def test_made_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_writing_is_announced_where_it_is_done(tmp_path: Path, monkeypatch: pyte
     told: list[int] = []
     config = Config.from_flat({"model": "synthetic:tiny"})
     for _ in range(2):
-        launch.model_path(config, told.append)
+        resolve.model_path(config, told.append)
     assert told == [SyntheticModel.parse("synthetic:tiny").n_bytes]
 
 
