@@ -38,6 +38,7 @@ from sixfold.engine.run_directory import run_directory
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
+from sixfold.log_stream import LogStream
 from sixfold.logs import READY, set_up_logging
 from sixfold.transport import listen
 
@@ -440,4 +441,13 @@ def _announce(config: Config, url: str, *, chats: bool) -> None:
         READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
         return
     line = curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
-    print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)
+    _say(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}")
+
+
+def _say(text: str) -> None:
+    """On standard output. Whoever started the server may not read it, or be gone: nobody waits for him, and callers
+    need no words."""
+    with contextlib.suppress(OSError):
+        stream = LogStream(1, str)
+        stream.write(text)
+        stream.close()

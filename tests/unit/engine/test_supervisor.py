@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +17,7 @@ import pytest
 
 from sixfold.engine.launch import socket_paths
 from sixfold.engine.progress import Count, Progress
-from sixfold.engine.supervisor import Child, _Supervisor
+from sixfold.engine.supervisor import Child, _say, _Supervisor
 
 
 class Process:
@@ -66,3 +68,34 @@ def test_an_api_process_that_was_just_starting_when_draining_began_is_no_fault(
     with caplog.at_level(logging.ERROR, "sixfold.engine.supervisor"):
         assert server._on_death(child)
     assert ("unexpectedly" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("how", ["read", "full", "broken", "no room"])
+def test_nobody_waits_for_standard_output(how: str) -> None:
+    """A supervisor that stood still here, or ended, would leave a server without one."""
+    reader, writer = os.pipe()
+    if how == "no room":
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    elif how == "broken":
+        os.close(reader)
+    elif how == "full":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * select.PIPE_BUF)
+        os.set_blocking(writer, True)
+    before = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        saying = threading.Thread(target=_say, args=("serves",), daemon=True)
+        saying.start()
+        saying.join(20)
+        assert not saying.is_alive()
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(writer)
+    if how != "broken":
+        assert how != "read" or os.read(reader, 100) == b"serves\n"
+        os.close(reader)
