@@ -323,7 +323,7 @@ _SUPERVISOR = (
     ),
     _invariant(
         "supervisor.stop",
-        "engine/supervisor.py: _stop",
+        "engine/supervisor.py: _stop, _spawn",
         "the end of a server, for its processes",
         protects="no process outlives its server",
         test="e2e/test_processes.py::test_a_signal_stops_everything_within_two_seconds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -17,6 +18,7 @@ import pytest
 
 from sixfold.engine.launch import socket_paths
 from sixfold.engine.progress import Count, Progress
+from sixfold.engine.restarts import Restarts
 from sixfold.engine.supervisor import Child, _say, _Supervisor
 
 
@@ -99,3 +101,32 @@ def test_nobody_waits_for_standard_output(how: str) -> None:
     if how != "broken":
         assert how != "read" or os.read(reader, 100) == b"serves\n"
         os.close(reader)
+
+
+@pytest.mark.parametrize("n_refused", [2, 9])
+def test_a_process_that_the_machine_does_not_give_now_is_tried_again(
+    n_refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = supervisor(tmp_path)
+    server._restarts, server._due, server._unready = {"api 0": Restarts(0.0)}, {}, {}
+    server._life_read, server._told_read, server._http = 0, 0, SimpleNamespace(fileno=lambda: 0)
+    server._watchdog.started = lambda *_: None
+    n_open = len(os.listdir("/proc/self/fd"))
+    n_tries = 0
+
+    def popen(*_: Any, **__: Any) -> Any:
+        nonlocal n_tries
+        n_tries += 1
+        if n_tries <= n_refused:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    goes_on = server._start_again("api 0")
+    while goes_on and "api 0" in server._due:
+        assert len(os.listdir("/proc/self/fd")) == n_open
+        goes_on = server._start_again(server._due.popitem()[0])
+    assert goes_on == ("api 0" in server._children) == (n_refused == 2)
+    if goes_on:
+        os.close(server._children["api 0"].pidfd)
+        os.close(*server._unready)
