@@ -175,7 +175,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, handshake_timeout_s: float) -> None:
         super().__init__(config)
         self.handshake_timeout_s = handshake_timeout_s
-        self.servers: list[asyncio.Server] = []  # type: ignore[assignment]
+        self.servers: list[asyncio.Server] = []
         self._ended = asyncio.Event()
 
     def end(self) -> None:

@@ -88,6 +88,7 @@ class SpanQueue:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._library: _Library | None = None
         self._warned_s = -WARN_EVERY_S
         self.n_dropped = 0
         """Spans that nobody will see; of a call that found the queue full, only the two that every call has."""
@@ -114,21 +115,24 @@ class SpanQueue:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        library = _Library(self._url, self._instance, self._version)
         while True:
             if not self._closing:
                 self._wake.wait(PERIOD_S)
                 self._wake.clear()
             batch = [self._calls.popleft() for _ in range(min(MAX_BATCH, len(self._calls)))]
             if batch:
-                self._send(library, batch)
+                self._send(batch)
             elif self._closing:
-                library.close()
+                if self._library is not None:
+                    self._library.close()
                 return
 
-    def _send(self, library: _Library, batch: list[EndedCall]) -> None:
+    def _send(self, batch: list[EndedCall]) -> None:
         n_spans = 2 * len(batch)
         try:
+            if self._library is None:  # which refuses a variable that it does not understand
+                self._library = _Library(self._url, self._instance, self._version)
+            library = self._library
             known = self._timelines(batch) if self._timelines is not None else [None] * len(batch)
             spans = library.spans(zip(batch, known, strict=True))
             n_spans = len(spans)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import select
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +18,8 @@ import pytest
 
 from sixfold.engine.launch import socket_paths
 from sixfold.engine.progress import Count, Progress
-from sixfold.engine.supervisor import Child, _Supervisor
+from sixfold.engine.restarts import Restarts
+from sixfold.engine.supervisor import Child, _say, _Supervisor
 
 
 class Process:
@@ -66,3 +70,63 @@ def test_an_api_process_that_was_just_starting_when_draining_began_is_no_fault(
     with caplog.at_level(logging.ERROR, "sixfold.engine.supervisor"):
         assert server._on_death(child)
     assert ("unexpectedly" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("how", ["read", "full", "broken", "no room"])
+def test_nobody_waits_for_standard_output(how: str) -> None:
+    """A supervisor that stood still here, or ended, would leave a server without one."""
+    reader, writer = os.pipe()
+    if how == "no room":
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    elif how == "broken":
+        os.close(reader)
+    elif how == "full":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * select.PIPE_BUF)
+        os.set_blocking(writer, True)
+    before = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        saying = threading.Thread(target=_say, args=("serves",), daemon=True)
+        saying.start()
+        saying.join(20)
+        assert not saying.is_alive()
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(writer)
+    if how != "broken":
+        assert how != "read" or os.read(reader, 100) == b"serves\n"
+        os.close(reader)
+
+
+@pytest.mark.parametrize("n_refused", [2, 9])
+def test_a_process_that_the_machine_does_not_give_now_is_tried_again(
+    n_refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = supervisor(tmp_path)
+    server._restarts, server._due, server._unready = {"api 0": Restarts(0.0)}, {}, {}
+    server._life_read, server._told_read, server._http = 0, 0, SimpleNamespace(fileno=lambda: 0)
+    server._watchdog.started = lambda *_: None
+    n_open = len(os.listdir("/proc/self/fd"))
+    n_tries = 0
+
+    def popen(*_: Any, **__: Any) -> Any:
+        nonlocal n_tries
+        n_tries += 1
+        if n_tries <= n_refused:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    goes_on = server._start_again("api 0")
+    while goes_on and "api 0" in server._due:
+        assert len(os.listdir("/proc/self/fd")) == n_open
+        goes_on = server._start_again(server._due.popitem()[0])
+    assert goes_on == ("api 0" in server._children) == (n_refused == 2)
+    if goes_on:
+        os.close(server._children["api 0"].pidfd)
+        os.close(*server._unready)

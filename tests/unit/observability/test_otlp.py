@@ -87,3 +87,12 @@ def test_an_answer_that_points_elsewhere_is_not_followed_and_its_spans_are_count
             queue = SpanQueue(collector.url)
             send(queue)
     assert queue.n_dropped == 1 and not other.n_requests
+
+
+def test_a_variable_that_the_library_refuses_costs_the_spans_and_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "nonsense")
+    queue = SpanQueue("http://127.0.0.1:9/v1/traces")
+    send(queue)
+    assert queue.n_dropped == 2
