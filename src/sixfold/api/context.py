@@ -128,6 +128,7 @@ class ApiContext:
         self.open_requests = OpenRequests()
         self.calls: set[Any] = set()
         self.live = LiveFeed(self)
+        self.n_traces = 0
         self._preparing = 0
         self._returning = Returning(config.api_server_count)
         self.responses = open_store(config)
