@@ -140,6 +140,8 @@ class App:
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
+            if scope["path"].startswith(ADMIN_PREFIX):
+                _check_site(call)
             self._check_key(call)
             await self._router(scope, receive, send)
         except ClientGone:
@@ -183,6 +185,14 @@ class App:
         if call.started:
             raise error
         await call.fail(error)
+
+
+def _check_site(call: Call) -> None:
+    """Another site's page can make a browser call these paths. It is not shown the answer, but the answer costs time
+    and a watcher's place: refuse it. A link that somebody follows is well."""
+    site = call.header(b"sec-fetch-site") or b""
+    if site in (b"cross-site", b"same-site") and call.header(b"sec-fetch-dest") != b"document":
+        raise NotAllowed("another site's page asks for this", code="cross_site")
 
 
 class _Endpoint:

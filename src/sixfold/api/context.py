@@ -112,6 +112,7 @@ class ApiContext:
         self.live = LiveFeed(self)
         self.scraping = asyncio.Lock()
         """Held while `/metrics` is rendered, which takes as long as a hundred tokens."""
+        self.n_traces = 0
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self.keys: KeyRing | None = None

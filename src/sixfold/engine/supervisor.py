@@ -219,7 +219,7 @@ class _Supervisor:
 
     def _work_done(self, role: str) -> int:
         """What rises as long as a process of this role is of use."""
-        return self._progress.n_sent if role.startswith("api") else self._progress.counts[Count.ENGINE_COMMITTED]
+        return self._progress.n_sent if is_api(role) else self._progress.counts[Count.ENGINE_COMMITTED]
 
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, self._told_read, fd, *(x for x in more if isinstance(x, int))]
@@ -255,7 +255,7 @@ class _Supervisor:
             for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
                 del self._due[role]
                 if not self._start_again(role):
-                    return EXIT_CHILD_DIED
+                    return EXIT_NOT_ALIVE
             if self._is_drained(now_s):
                 return EXIT_OK
             self._look(now_s)

@@ -123,9 +123,9 @@ _API = (
     ),
     _idle(
         "api.live",
-        "api/debug/feed.py: next, wait_news",
+        "api/debug/feed.py: next, wait_round",
         "one who watches, for the next view of the engine",
-        bound="0.25 s (feed.HEARTBEAT_S)",
+        bound="0.25 s (feed.HEARTBEAT_S); where frames are dear, 2 s (feed.MAX_PERIOD_S)",
     ),
     _overlappable(
         "api.peers",

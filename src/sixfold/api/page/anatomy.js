@@ -62,7 +62,10 @@ export class Anatomy {
   }
 
   show(followed) {
-    if (followed) this._followed = followed;
+    if (followed && followed !== this._followed) {
+      this._followed = followed;
+      this._uid = "";
+    }
     if (this._shown) return;
     this._shown = true;
     requestAnimationFrame(this._drawSoon);
@@ -74,6 +77,7 @@ export class Anatomy {
 
   _choose(id) {
     this._followed = id;
+    this._uid = "";
     history.replaceState(null, "", id ? `#anatomy/${encodeURIComponent(id)}` : "#anatomy");
     this._wordsAt = 0;
     if (id) this._follow.element.scrollIntoView({ block: "nearest" });

@@ -7,6 +7,9 @@ import { ServerError, backoff, call, events, notReady, pause } from "./server.js
 import { Settings } from "./settings.js";
 
 const SILENCE_MS = 1500; // of a stream, until the server is asked how it is
+const SHOW_MS = 16;
+const SHOW_COST = 4; // of a long answer each piece is dear to lay out: the pause is so many times as long
+const LEFT = "Cut off here: the page was left.";
 
 export class Chat {
   /** `showState(word, kind, title)` puts the server's state into the page's head. */
@@ -34,6 +37,9 @@ export class Chat {
     this._stopButton = button("Stop", () => this._running?.abort(), { id: "stop", title: "Escape", hidden: true });
     root.addEventListener("keydown", (event) => event.key === "Escape" && this._running?.abort());
     addEventListener("pagehide", () => this._leave());
+    addEventListener("pageshow", () => (this._leaving = false));
+    this._leaving = false;
+    this._unshown = []; // pieces of the answer that are not in the document yet
     this._announce = make("p", { class: "unseen", role: "status" });
     const settings = make("details", { class: "side how" }, make("summary", {}, "How to answer"), this._settings.element);
     const list = make(
@@ -121,7 +127,8 @@ export class Chat {
   _leave() {
     const { busy } = this._store;
     if (!busy) return;
-    busy.messages.at(-1).note = "Cut off here: the page was left.";
+    this._leaving = true;
+    busy.messages.at(-1).note = LEFT;
     this._store.save(busy);
   }
 
@@ -199,6 +206,7 @@ export class Chat {
     this._draw();
     const view = this._views.at(-1);
     view.begin();
+    this._showMs = SHOW_MS;
     this._buttons(hadFocus);
     try {
       await this._stream(body, message, view, abort.signal);
@@ -206,10 +214,12 @@ export class Chat {
       this._explain(error, message);
     } finally {
       this._running = null;
+      clearTimeout(this._showing);
+      this._showPieces(view);
       this._buttons(this._stopButton.matches(":focus-visible"));
       this._store.save(conversation);
       this._store.busy = null;
-      const atEnd = this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
+      const atEnd = this._isAtEnd();
       // Also those of another conversation that was chosen meanwhile: what can be done with them depends on it.
       for (const one of this._views) if (one.message === message || one.message.role === "user" || one === this._views.at(-1)) one.finish();
       if (atEnd) this._log.scrollTop = this._log.scrollHeight;
@@ -266,12 +276,27 @@ export class Chat {
     const tokens = choice.logprobs?.content;
     if (tokens?.length) (message.tokens ??= []).push(...tokens);
     if (content || tokens?.length) {
-      const atEnd = this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
       message.content += content ?? "";
-      view.append(content ?? "", tokens);
-      if (atEnd) this._log.scrollTop = this._log.scrollHeight;
+      this._unshown.push([content ?? "", tokens]);
+      this._showing ??= setTimeout(() => this._showPieces(view), this._showMs);
     }
     if (choice.finish_reason === "length") message.note = "Cut at its longest length.";
+  }
+
+  /** What has come since the last time, in one go: a document is laid out for each look at its height. */
+  _showPieces(view) {
+    const began = performance.now();
+    const atEnd = this._isAtEnd();
+    const tokens = this._unshown.flatMap(([, some]) => some ?? []);
+    if (this._unshown.length) view.append(this._unshown.map(([text]) => text).join(""), tokens.length ? tokens : null);
+    this._unshown = [];
+    this._showing = null;
+    if (atEnd) this._log.scrollTop = this._log.scrollHeight;
+    this._showMs = Math.max(SHOW_MS, SHOW_COST * (performance.now() - began));
+  }
+
+  _isAtEnd() {
+    return this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
   }
 
   /** While an answer is made, its request can be followed in the anatomy. */
@@ -280,8 +305,8 @@ export class Chat {
   }
 
   _explain(error, message) {
-    if (error.name === "AbortError") {
-      message.note = "Stopped.";
+    if (error.name === "AbortError" || this._leaving) {
+      message.note = this._leaving ? LEFT : "Stopped.";
       return;
     }
     message.kind = "bad";

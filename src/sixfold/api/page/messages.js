@@ -3,6 +3,8 @@
 
 import { button, make, say } from "./dom.js";
 
+const MANY = 4000; // tokens: beyond it an answer is text, unless its tokens are asked for
+
 const NAMES = { user: "You", assistant: "Answer" };
 
 /** Text with its fenced code set apart. */
@@ -104,14 +106,15 @@ export class MessageView {
       this._node = document.createTextNode("");
       this._tail.append(this._node);
     }
-    if (tokens) {
-      for (const token of tokens) {
-        token.text = this._decoder.decode(new Uint8Array(token.bytes), { stream: true });
-        this._tail.append(this._token(token, this._count++));
-      }
-    } else {
-      this._node.appendData(text);
+    if (!tokens) return this._node.appendData(text);
+    let rest = "";
+    for (const token of tokens) {
+      token.text = this._decoder.decode(new Uint8Array(token.bytes), { stream: true });
+      if (this._count < MANY) this._tail.insertBefore(this._token(token, this._count), this._node);
+      else rest += token.text;
+      this._count += 1;
     }
+    this._node.appendData(rest);
   }
 
   begin() {
@@ -131,7 +134,8 @@ export class MessageView {
     this.element.removeAttribute("aria-busy");
     const parts = [];
     if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text", dir: "auto" }, reasoning)));
-    if (tokens?.length && (this._wantsTokens ?? !content.includes("```"))) {
+    const isLaidOut = content.includes("```") || tokens?.length > MANY;
+    if (tokens?.length && (this._wantsTokens ?? !isLaidOut)) {
       const text = make("p", { class: "text tokens", dir: "auto", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
       tokens.forEach((token, index) => text.append(this._token(token, index)));
       parts.push(text);
@@ -142,7 +146,7 @@ export class MessageView {
     this.body.replaceChildren(...parts);
     this.say(note ?? "", this.message.kind ?? "");
     this.foot.replaceChildren(...this._actions(this.message));
-    if (tokens?.length && content.includes("```")) {
+    if (tokens?.length && isLaidOut) {
       const other = this._wantsTokens ? "Show text" : "Show tokens";
       const turn = () => {
         this._wantsTokens = !this._wantsTokens;
