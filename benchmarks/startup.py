@@ -4,7 +4,8 @@
 
 The request is sent from the first moment on, again and again, until the server takes it: so the figure holds
 everything that a user would wait for. A start before the first round is not counted: it writes Python's bytecode, as
-an installation does (without it, as where `PYTHONDONTWRITEBYTECODE` is set, every process compiles the sources, for 0.3 s).
+an installation does. (Without it, as where `PYTHONDONTWRITEBYTECODE` is set, every process compiles the sources, for
+0.3 s in all.)
 """
 
 from __future__ import annotations
