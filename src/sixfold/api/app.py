@@ -21,6 +21,7 @@ import importlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
@@ -42,35 +43,40 @@ from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 
-__all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
+__all__ = ["OPEN_PATHS", "ROUTES", "App", "Late", "allowed_hosts", "build_app"]
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Call], Awaitable[None]]
 
 
-def _late(module: str, name: str) -> Handler:
-    """A handler of a module below `sixfold.api` that is imported with the first call: no start waits for what is not
-    asked for yet."""
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A handler that is imported with its first call: no start waits for what nobody has asked for yet."""
 
-    async def handle(call: Call) -> None:
-        handler: Handler = getattr(importlib.import_module(f"sixfold.api.{module}"), name)
-        await handler(call)
+    module: str
+    """Below `sixfold.api`."""
+    name: str
 
-    return handle
+    def handler(self) -> Handler:
+        handler: Handler = getattr(importlib.import_module(f"sixfold.api.{self.module}"), self.name)
+        return handler
+
+    async def __call__(self, call: Call) -> None:
+        await self.handler()(call)
 
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
-    ("POST", "/v1/embeddings", _late("openai.embeddings", "create_embedding")),
+    ("POST", "/v1/embeddings", Late("openai.embeddings", "create_embedding")),
     ("POST", "/v1/abort", abort),
-    ("POST", "/v1/responses", _late("responses.create", "create_response")),
-    ("GET", "/v1/responses/{id}", _late("responses.retrieve", "retrieve_response")),
-    ("DELETE", "/v1/responses/{id}", _late("responses.retrieve", "delete_response")),
-    ("GET", "/v1/responses/{id}/input_items", _late("responses.retrieve", "list_input_items")),
-    ("POST", "/v1/messages", _late("anthropic.messages", "create_message")),
-    ("POST", "/v1/messages/count_tokens", _late("anthropic.messages", "count_tokens")),
+    ("POST", "/v1/responses", Late("responses.create", "create_response")),
+    ("GET", "/v1/responses/{id}", Late("responses.retrieve", "retrieve_response")),
+    ("DELETE", "/v1/responses/{id}", Late("responses.retrieve", "delete_response")),
+    ("GET", "/v1/responses/{id}/input_items", Late("responses.retrieve", "list_input_items")),
+    ("POST", "/v1/messages", Late("anthropic.messages", "create_message")),
+    ("POST", "/v1/messages/count_tokens", Late("anthropic.messages", "count_tokens")),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("POST", "/apply-template", apply_template),
@@ -82,15 +88,15 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/livez", admin.live),
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
-    ("GET", "/openapi.json", _late("openapi", "openapi")),
+    ("GET", "/openapi.json", Late("openapi", "openapi")),
     ("GET", "/page/{name}", web.page_file),
-    ("GET", "/debug/live", _late("debug.live", "live")),
-    ("GET", "/debug/health", _late("debug.health", "health")),
-    ("GET", "/debug/waits", _late("debug.waits", "waits")),
-    ("GET", "/debug/requests", _late("debug.requests", "requests")),
-    ("GET", "/debug/requests/{id}", _late("debug.requests", "request")),
-    ("GET", "/debug/trace", _late("debug.traces", "trace")),
-    ("GET", "/debug/timeline/{id}", _late("debug.traces", "timeline")),
+    ("GET", "/debug/live", Late("debug.live", "live")),
+    ("GET", "/debug/health", Late("debug.health", "health")),
+    ("GET", "/debug/waits", Late("debug.waits", "waits")),
+    ("GET", "/debug/requests", Late("debug.requests", "requests")),
+    ("GET", "/debug/requests/{id}", Late("debug.requests", "request")),
+    ("GET", "/debug/trace", Late("debug.traces", "trace")),
+    ("GET", "/debug/timeline/{id}", Late("debug.traces", "timeline")),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})

@@ -9,11 +9,12 @@ Token types (`tokenizer.ggml.token_type`): 1 normal, 2 unknown, 3 control, 4 use
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from sixfold.errors import ModelFileError
-from sixfold.lazy_numpy import np, npt
 from sixfold.model_file import GGUFFile
 from sixfold.text.byte_level import ByteLevelBPE, byte_level_token_bytes
 from sixfold.text.literals import ASCII_BLANKS, LiteralSplitter
@@ -125,20 +126,21 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     )
 
 
-def _ordinary(tokens: _Tokens) -> npt.NDArray[np.bool_]:
-    """[n_tokens] What a text can become."""
-    ordinary = np.isin(tokens.types, (_NORMAL, _USER_DEFINED, _UNUSED))
-    ordinary[list(tokens.control.values())] = False
-    return ordinary
+def _ordinary(tokens: _Tokens) -> bytes:
+    """[n_tokens] 1 for what a text can become, else 0."""
+    ordinary = bytearray(map({_NORMAL, _USER_DEFINED, _UNUSED}.__contains__, tokens.types))
+    for i in tokens.control.values():
+        ordinary[i] = 0
+    return bytes(ordinary)
 
 
-def _scores(file: GGUFFile, n_tokens: int) -> npt.NDArray[np.float32]:
-    """[n_tokens]"""
+def _scores(file: GGUFFile, n_tokens: int) -> array[float]:
+    """[n_tokens] In single precision."""
     scores = file.numbers("tokenizer.ggml.scores")
     if len(scores) != n_tokens or scores.format == "?":
         raise ModelFileError(f"tokenizer.ggml.scores must hold {n_tokens} numbers, one for each token")
-    singles = np.asarray(scores, np.float32)
-    if not np.isfinite(singles).all():
+    singles = array("f", scores.tobytes() if scores.format == "f" else scores.tolist())
+    if not math.isfinite(sum(singles)):  # which cannot overflow, as a sum of single precision in double
         raise ModelFileError("tokenizer.ggml.scores holds a value that is not finite")
     return singles
 
