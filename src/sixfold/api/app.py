@@ -166,6 +166,7 @@ class App:
             if self.context.spans is not None:
                 endpoint = scope.get("endpoint")
                 self.context.spans.put(call, endpoint.path if isinstance(endpoint, _Endpoint) else "")
+            call.let_go()
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""

@@ -201,6 +201,14 @@ class Call:
         if self.record is not None:
             self._close_record(self.record)
 
+    def let_go(self) -> None:
+        """Nobody asks it any more. What it refers to refers back to it, so without this its prompt and its tokens would
+        stay until the garbage collector comes.
+        """
+        self.counted = None
+        for name in ("sixfold.call", "sixfold.connection", "sixfold.arrival"):
+            self.scope.pop(name, None)
+
     def _close_record(self, record: CallRecord) -> None:
         record.request_id, record.status, record.fault = self.request_id, self.status, self.fault or ""
         record.end_ns = time.monotonic_ns()
