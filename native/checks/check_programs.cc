@@ -277,8 +277,8 @@ void step(Program& p, const Weights& w, const int* done, const int* n, std::vect
   }
 }
 
-// Logits and hidden states of both sequences, `at_once` tokens of the first and fewer of the second in a step. What lies
-// between the first borders and the last 60 tokens, behind which the long cases have theirs, is one step.
+// Logits and hidden states of both sequences, `at_once` tokens of the first and fewer of the second in a step. What
+// lies between the first borders and the last 60 tokens, behind which the long cases have theirs, is one step.
 std::vector<float> logits_in_steps(Program& p, const Case& c, const Weights& w, int at_once, Report& report) {
   std::vector<float> logits[2];
   for (int done[2] = {0, 0}; done[0] < c.tokens || done[1] < kOther;) {
