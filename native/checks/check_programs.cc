@@ -277,11 +277,13 @@ void step(Program& p, const Weights& w, const int* done, const int* n, std::vect
   }
 }
 
-// Logits and hidden states of both sequences, `at_once` tokens of the first and fewer of the second in a step.
+// Logits and hidden states of both sequences, `at_once` tokens of the first and fewer of the second in a step. What
+// lies between the first borders and the last 60 tokens, behind which the long cases have theirs, is one step.
 std::vector<float> logits_in_steps(Program& p, const Case& c, const Weights& w, int at_once, Report& report) {
   std::vector<float> logits[2];
   for (int done[2] = {0, 0}; done[0] < c.tokens || done[1] < kOther;) {
-    const int n[2] = {std::min(at_once, c.tokens - done[0]),
+    const bool between = done[0] >= 39 && done[0] < c.tokens - 60;
+    const int n[2] = {between ? c.tokens - 60 - done[0] : std::min(at_once, c.tokens - done[0]),
                       std::min(done[0] % 3 || at_once > 99 || done[0] == c.tokens ? at_once : 0, kOther - done[1])};
     step(p, w, done, n, logits, report);
     for (int s = 0; s < 2; s++) done[s] += n[s];

@@ -94,8 +94,8 @@ class Server:
         """Signal the supervisor and wait for it; its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        status = self.process.wait(10)
-        self._reader.join(5)
+        status = self.process.wait(60)
+        self._reader.join(10)
         if self.process.stdout is not None and not self._reader.is_alive():  # an orphan still holds the other end
             self.process.stdout.close()
         return status
@@ -156,7 +156,7 @@ class Server:
         lines = (line.rsplit(" ", 1) for line in data.decode().splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 
-    def wait_idle(self, timeout_s: float = 5.0) -> None:
+    def wait_idle(self, timeout_s: float = 30.0) -> None:
         """Nothing runs, nothing waits, and every block is free or cached."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -76,7 +76,7 @@ def get(server: Server, path: str) -> Any:
 def settled(server: Server) -> list[dict[str, Any]]:
     """The latest requests, once all are over. A step that outlives its last request is waited for as well."""
     server.wait_idle()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found: list[dict[str, Any]] = get(server, "/debug/requests")["data"]
         if len(found) == N_REQUESTS and all(one["is_done"] for one in found):

@@ -142,7 +142,7 @@ class LiveServer:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -212,7 +212,7 @@ def post_bytes(path: str, document: dict[str, Any], headers: str = "") -> bytes:
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait until `check` holds."""
     end = time.monotonic() + timeout_s
     while not check():

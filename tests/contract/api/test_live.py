@@ -87,7 +87,7 @@ def tell(live: LiveServer, fake: FakeEngine, seen: EngineView) -> None:
         told.set()
 
     live.call(send)
-    assert told.wait(5)
+    assert told.wait(30)
 
 
 def cells(frames: list[dict[str, Any]]) -> list[int]:

@@ -88,7 +88,7 @@ def run(tmp_path: Path, test: Test) -> None:
             await asyncio.gather(client.connect(), engine.welcome())
             assert client.ready and client.engine_epoch == 1 and client.build == "scripted/scripted"
             try:
-                await asyncio.wait_for(test(client, engine), 10)
+                await asyncio.wait_for(test(client, engine), 60)
             finally:
                 client.close()
                 engine.hang_up()

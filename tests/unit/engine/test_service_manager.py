@@ -18,7 +18,7 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind("\0" + address[1:] if address.startswith("@") else address)
-        self.sock.settimeout(5)
+        self.sock.settimeout(60)
         self.environment = {"NOTIFY_SOCKET": address}
 
     def heard(self) -> str:
