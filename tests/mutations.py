@@ -442,14 +442,14 @@ def loses_logprobs_of_resumed_choices(patch: pytest.MonkeyPatch) -> None:
 
 def pools_a_prompt_twice(patch: pytest.MonkeyPatch) -> None:
     """A chunk of an embedding's prompt begins with the last token of the chunk before."""
-    move_on = Scheduler._move_on
+    read_prompt = Scheduler._read_prompt
 
     def again(self: Scheduler, row: Any) -> None:
         if row.sequence.request.message.pooling == "mean" and row.start and row.prefix is None:
             row.start -= 1
-        move_on(self, row)
+        read_prompt(self, row)
 
-    patch.setattr(Scheduler, "_move_on", again)
+    patch.setattr(Scheduler, "_read_prompt", again)
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------

@@ -325,6 +325,7 @@ def _call(context: ApiContext, label: str) -> Call:
         record=None,
         fault=None,
         enter=lambda state, at_ns=0: None,
+        wait_gone=lambda: asyncio.get_running_loop().create_future(),  # who leaves does so by `_leave`
     )
     return call
 

@@ -14,14 +14,18 @@ constexpr int kFetchRows = 9;
 
 }  // namespace
 
-ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows) {
-  const int row_chunks = ceil_div(rows, kChunkRows);
+ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows, int chunk_rows) {
+  const int row_chunks = ceil_div(rows, chunk_rows);
   ProductPart p;
   p.tile = chunk / row_chunks * tiles_per_chunk;
   p.n_tiles = std::min(tiles_per_chunk, w.n / kLanes - p.tile);
-  p.row = chunk % row_chunks * kChunkRows;
-  p.n_rows = std::min(kChunkRows, rows - p.row);
+  p.row = chunk % row_chunks * chunk_rows;
+  p.n_rows = std::min(chunk_rows, rows - p.row);
   return p;
+}
+
+int head_chunk_rows(int rows) {
+  return rows > kChunkRows ? kChunkRows : ceil_div(ceil_div(rows, 2), kRowGroup) * kRowGroup;
 }
 
 int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks, int threads) {
@@ -36,17 +40,48 @@ int tiles_per_chunk(const PackedMatrix& w, int unit, int row_chunks, int threads
   return best * unit;
 }
 
+// What a product of so many tiles with all its rows in full groups has time to ask for, in bytes.
+size_t aside_bytes(const PackedMatrix& w, int tiles, int rows) {
+  return static_cast<size_t>(tiles) * (rows / kRowGroup) * (w.k / kQuantBlock) * kAsideStep;
+}
+
+// The blocks that a part of a product is to ask for: of those that this thread's items of attention read, for the
+// caches are its own. As late as there is time for all: other users of the last-level cache leave nothing in it for
+// long.
+Aside Chunks::aside_of(Program& self, const Program::Op& op, const Part& p, int thread) {
+  Aside aside{};
+  if (!op.next_attention || self.step_.n_tokens < kAsideRows) return aside;
+  const AttentionArgs& a = op.next_attention->attention;
+  Program::Worker& worker = self.workers_[thread];
+  const std::vector<int32_t>& blocks = worker.read_blocks[a.window > 0];
+  const uint64_t tag = self.step_number_ * self.ops_.size() + op.next_attention->index;
+  if (worker.aside_tag != tag) worker.aside_tag = tag, worker.aside_spent = 0, worker.blocks_asked = 0;
+  const size_t left = blocks.size() - worker.blocks_asked, bytes = aside_bytes(*op.w, p.n_tiles, p.n_rows);
+  const size_t time = op.next_attention->aside_bytes * (self.step_.n_tokens / kRowGroup) / self.pool_->size();
+  worker.aside_spent += bytes;
+  aside.block_bytes = kv_block_bytes(a.kv);
+  if (worker.aside_spent + left * aside.block_bytes * kAsideMargin < time) return aside;
+  const size_t some = std::min(left, std::max<size_t>(1, (bytes + aside.block_bytes / 2) / aside.block_bytes));
+  aside.base = kv_block(a.kv, a.layer, 0, 0);
+  aside.block = blocks.data() + worker.blocks_asked, aside.end = aside.block + some;
+  worker.blocks_asked += some;
+  return aside;
+}
+
 // The product into the thread's scratch; leading dimension p.n_tiles * 16.
 float* Chunks::product(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act) {
   float* y = self.workers_[thread].y;
-  matmul(*self.kernels_, *op.w, act, p.row, p.n_rows, p.tile, p.n_tiles, y, p.n_tiles * kLanes);
+  Aside aside = aside_of(self, op, p, thread);
+  matmul(*self.kernels_, *op.w, act, p.row, p.n_rows, p.tile, p.n_tiles, y, p.n_tiles * kLanes, &aside);
   return y;
 }
 
 // The product into rows of all columns.
-void Chunks::product_into(Program& self, const Program::Op& op, const Part& p, const uint8_t* act, float* rows) {
+void Chunks::product_into(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act,
+                          float* rows) {
+  Aside aside = aside_of(self, op, p, thread);
   matmul(*self.kernels_, *op.w, act, p.row, p.n_rows, p.tile, p.n_tiles,
-         rows + static_cast<size_t>(p.row) * op.w->n + p.tile * kLanes, op.w->n);
+         rows + static_cast<size_t>(p.row) * op.w->n + p.tile * kLanes, op.w->n, &aside);
 }
 
 // Makes one activation group, rows [begin, begin + n): the operation's norm of the residual stream (the stream as it
@@ -109,16 +144,17 @@ void Chunks::fetch_destination(const Program& self, const QkvArgs& a, const Part
     const uint8_t* block = kv_block(a.kv, a.layer, id, kv_head);
     const bool keys = head < a.n_kv_heads;
     const uint8_t* from = keys ? block : block + half + self.step_.positions[t] % kBlockTokens / 2 * row;
-    for (size_t i = 0; i < (keys ? half : row); i += 64) __builtin_prefetch(from + i, 1, 2);
+    for (size_t i = 0; i < (keys ? half : row); i += 64) __builtin_prefetch(from + i, 1, 3);
   }
 }
 
 void Chunks::qkv(void* arg, const void* o, int chunk, int thread) {
   Program& self = program(arg);
   const Program::Op& op = operation(o);
-  const Part p = part_of(op, chunk, self.step_.n_tokens);
-  const uint8_t* act = input_of(self, op, self.step_.n_tokens, thread);
-  if (op.whole_norm) return product_into(self, op, p, act, self.wide_);
+  const int rows = self.step_.n_tokens;
+  const Part p = sixfold::part_of(*op.w, op.tiles_per_chunk, chunk, rows, head_chunk_rows(rows));
+  const uint8_t* act = input_of(self, op, rows, thread);
+  if (op.whole_norm) return product_into(self, op, p, thread, act, self.wide_);
   fetch_destination(self, op.qkv, p);
   product(self, op, p, thread, act);
   QkvArgs args = op.qkv;
@@ -148,8 +184,13 @@ void Chunks::qkv_finish(void* arg, const void* o, int chunk, int) {
 void Chunks::attention(void* arg, const void* o, int chunk, int thread) {
   Program& self = program(arg);
   const Program::Op& op = operation(o);
-  const int splits = self.splits_of(op);
-  const int heads = op.attention.n_kv_heads, item = chunk / splits, split = chunk % splits;
+  const int splits = self.splits_of(op), items = self.items_at_once_;
+  for (int i = 0; i < items; i++) attend(self, op, chunk / splits * items + i, chunk % splits, thread);
+}
+
+// One part of the `splits_of` an item, which is a tile and a head of keys and values.
+void Chunks::attend(Program& self, const Program::Op& op, int item, int split, int thread) {
+  const int splits = self.splits_of(op), heads = op.attention.n_kv_heads;
   const Program::Tile& tile = self.tiles_[item / heads];
   const int first = first_key(tile.position, op.attention.window) / kSegmentKeys, n = tile.n_segments - first;
   uint8_t* scratch = self.workers_[thread].attention;
@@ -167,7 +208,7 @@ void Chunks::residual(void* arg, const void* o, int chunk, int thread) {
   const Program::Op& op = operation(o);
   const Part p = part_of(op, chunk, self.step_.n_tokens);
   const uint8_t* act = op.in ? op.in : input_of(self, op, self.step_.n_tokens, thread);
-  if (op.post_norm) return product_into(self, op, p, act, self.branch_);
+  if (op.post_norm) return product_into(self, op, p, thread, act, self.branch_);
   const float* y = product(self, op, p, thread, act);
   const float* bias = op.bias ? op.bias.get() + p.tile * kLanes : nullptr;
   self.kernels_->add_rows(y, p.n_tiles * kLanes, p.n_rows, p.n_tiles * kLanes, bias,

@@ -12,6 +12,14 @@ constexpr int kChunkRows = 64;
 constexpr int kEmbedRows = 16;
 // Attention items per thread below which they are split.
 constexpr int kItemsPerThread = 4;
+// Tiles per thread from which a chunk of attention is a tile with all its heads: taking a chunk costs time, too.
+constexpr int kTilesPerThread = 8;
+// Tokens of a step from which products fetch keys and values beside their work: with fewer the memory has no time.
+constexpr int kAsideRows = 16;
+// What they fetch for one layer, at the most: more would not stay in the caches.
+constexpr size_t kAsideBytes = size_t{12} << 20;
+// How much more time is kept for it than it takes: a fetch of a few bytes more than a block ends early.
+constexpr float kAsideMargin = 1.15f;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -20,7 +28,12 @@ struct ProductPart {
   int tile, n_tiles, row, n_rows;
 };
 
-ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows);
+ProductPart part_of(const PackedMatrix& w, int tiles_per_chunk, int chunk, int rows, int chunk_rows = kChunkRows);
+
+// Rows of a chunk of q, k and v, of which each is a head: few heads alone would not split evenly.
+int head_chunk_rows(int rows);
+
+size_t aside_bytes(const PackedMatrix& w, int tiles, int rows);
 
 // Chunks of a few microseconds of memory traffic, a multiple of `unit` tiles: of the sizes in question the one with
 // which all threads end together best. `row_chunks` bounds how many there may be.
@@ -55,9 +68,12 @@ struct Chunks {
     return sixfold::part_of(*op.w, op.tiles_per_chunk, chunk, rows);
   }
   static void fetch_destination(const Program& self, const QkvArgs& a, const Part& p);
+  static Aside aside_of(Program& self, const Program::Op& op, const Part& p, int thread);
   static float* product(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act);
-  static void product_into(Program& self, const Program::Op& op, const Part& p, const uint8_t* act, float* rows);
+  static void product_into(Program& self, const Program::Op& op, const Part& p, int thread, const uint8_t* act,
+                           float* rows);
   static void make_group(Program& self, const Program::Op& op, int begin, int n, uint8_t* group);
+  static void attend(Program& self, const Program::Op& op, int item, int split, int thread);
   static const uint8_t* input_of(Program& self, const Program::Op& op, int rows, int thread);
 };
 

@@ -10,10 +10,30 @@
 // %, 8 rows 5-10 % slower without).
 constexpr int kAheadBytes = 2560, kFetchRows = 7;
 
+// What a product fetches while it multiplies.
+struct Fetch {
+  int ahead;  // this far ahead of each weight; 0: nothing
+  Aside* aside;
+};
+
 template <int R>
-SF_INLINE void fetch_ahead(const uint8_t* p, int bytes) {
-  if (R < kFetchRows) return;
-  for (int c = 0; c < bytes; c += 64) prefetch(p + kAheadBytes + c);
+SF_INLINE void fetch_ahead(const Fetch* fetch, const uint8_t* p, int bytes) {
+  if (R < kFetchRows || !fetch->ahead) return;
+  for (int c = 0; c < bytes; c += 64) prefetch(p + fetch->ahead + c);
+}
+
+// Into the first-level cache, though it is too small: a prefetch into the second is dropped when its page is not at
+// hand.
+template <int R>
+SF_INLINE void fetch_aside(Aside* aside) {
+  if (R < SF_GEMM_ROWS) return;
+  if (aside->at == aside->at_end) {
+    if (aside->block == aside->end) return;
+    aside->at = aside->base + *aside->block++ * aside->block_bytes;
+    aside->at_end = aside->at + aside->block_bytes;
+  }
+  for (int c = 0; c < kAsideStep; c += 64) prefetch(aside->at + c);
+  aside->at += kAsideStep;
 }
 
 // sum[r] += codes of 4 or 5 bits times activations; `p` points at the codes.
@@ -45,7 +65,8 @@ SF_INLINE void add_products(const uint8_t* p, const ActRows<kRows>* a, int row, 
 
 // Types with a minimum: Q4_1, Q5_1.
 template <int R, int kBits, int kRows>
-SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo,
+                            const Fetch* fetch) {
   constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kBytes = kCodes + 64;
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
@@ -53,7 +74,8 @@ SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, i
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kBytes, a++) {
-    fetch_ahead<R>(p, kBytes);
+    fetch_ahead<R>(fetch, p, kBytes);
+    fetch_aside<R>(fetch->aside);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
     add_products<R, kBits, kRows>(p, a, row, sum);
@@ -68,7 +90,8 @@ SF_INLINE void tile_minimum(const MatrixView* w, int tile, const uint8_t* act, i
 
 // Types around zero: Q4_0, Q5_0, Q8_0. The sum begins at what the offset of the codes would add too much.
 template <int R, int kBits, int kRows>
-SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo,
+                            const Fetch* fetch) {
   constexpr int kCodes = kBits == 8 ? kCodeBytes8 : kBits == 5 ? kCodeBytes5 : kCodeBytes4, kBytes = kCodes + 32;
   const int blocks = w->k / kQuantBlock;
   const uint8_t* p = w->tiles + (size_t)tile * blocks * kBytes;
@@ -76,7 +99,8 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
   F acc[R];
   SF_UNROLL for (int r = 0; r < R; r++) acc[r] = zero_f();
   for (int b = 0; b < blocks; b++, p += kBytes, a++) {
-    fetch_ahead<R>(p, kBytes);
+    fetch_ahead<R>(fetch, p, kBytes);
+    fetch_aside<R>(fetch->aside);
     I sum[R];
     SF_UNROLL for (int r = 0; r < R; r++) {
       sum[r] = kBits == 8 && !kDotTakesBytes ? zero_i() : set1_i(a->offset[row + r]);
@@ -100,7 +124,8 @@ SF_INLINE void tile_centred(const MatrixView* w, int tile, const uint8_t* act, i
 
 // Q4_K, Q5_K.
 template <int R, int kBits, int kRows>
-SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo,
+                          const Fetch* fetch) {
   constexpr int kCodes = kBits == 5 ? kCodeBytes5 : kCodeBytes4, kParts = kSuperBlock / kQuantBlock;
   const int supers = w->k / kSuperBlock;
   const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodes);
@@ -110,10 +135,11 @@ SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int
   for (int super = 0; super < supers; super++) {
     const F d = load_f16(p), e = sub(zero_f(), load_f16(p + 32));
     const uint8_t* scales = p + 64;
-    fetch_ahead<R>(p, kSuperHeader);
+    fetch_ahead<R>(fetch, p, kSuperHeader);
     p += kSuperHeader;
     for (int part = 0; part < kParts; part++, p += kCodes, scales += 32, a++) {
-      fetch_ahead<R>(p, kCodes);
+      fetch_ahead<R>(fetch, p, kCodes);
+      fetch_aside<R>(fetch->aside);
       I sum[R];
       SF_UNROLL for (int r = 0; r < R; r++) sum[r] = zero_i();
       add_products<R, kBits, kRows>(p, a, row, sum);
@@ -130,7 +156,8 @@ SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, int
 // A scale for 16 k: the low nibbles, k = 0..15 of a part, and the high ones are summed apart.
 // Their scaled sums meet before the scale of the activations multiplies both: one multiplication less a row.
 template <int R, int kRows>
-SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo,
+                         const Fetch* fetch) {
   constexpr int kParts = kSuperBlock / kQuantBlock;
   const int supers = w->k / kSuperBlock;
   const uint8_t* p = w->tiles + (size_t)tile * supers * (kSuperHeader + kParts * kCodeBytes6);
@@ -140,10 +167,11 @@ SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int 
   for (int super = 0; super < supers; super++) {
     const F d = load_f16(p);
     const uint8_t* scales = p + 64;
-    fetch_ahead<R>(p, kSuperHeader);
+    fetch_ahead<R>(fetch, p, kSuperHeader);
     p += kSuperHeader;
     for (int part = 0; part < kParts; part++, p += kCodeBytes6, scales += 32, a++) {
-      fetch_ahead<R>(p, kCodeBytes6);
+      fetch_ahead<R>(fetch, p, kCodeBytes6);
+      fetch_aside<R>(fetch->aside);
       F both[R];
       SF_UNROLL for (int half = 0; half < 2; half++) {
         const I top = load_bytes(p + kCodeBytes4 + 64 * half);
@@ -169,14 +197,16 @@ SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, int 
 
 // Two sums hide the latency of the dot product when there are few rows.
 template <int R, int kRows>
-SF_INLINE void tile_bf16(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+SF_INLINE void tile_bf16(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo,
+                         const Fetch* fetch) {
   constexpr int kSums = 2, kBytes = kCodeBytes16;
   const uint8_t* p = w->tiles + (size_t)tile * w->k / kQuantBlock * kBytes;
   const uint8_t* a = act + 4 * row;
   F acc[kSums][R];
   SF_UNROLL for (int s = 0; s < kSums; s++) SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = zero_f();
   for (int b = 0; b < w->k / kQuantBlock; b++, p += kBytes, a += 4 * kRows * kQuantBlock / 2) {
-    fetch_ahead<R>(p, kBytes);
+    fetch_ahead<R>(fetch, p, kBytes);
+    fetch_aside<R>(fetch->aside);
     SF_UNROLL for (int g = 0; g < kQuantBlock / 2; g++) {
       const I pairs = load_bytes(p + 64 * g);
       SF_UNROLL for (int r = 0; r < R; r++) acc[g % kSums][r] =
@@ -205,33 +235,33 @@ SF_INLINE void tile_float(const MatrixView* w, int tile, const uint8_t* act, int
 
 // Rows [row, row + R) of the group of kRows rows at `act`.
 template <int R, WeightKind kKind, int kRows>
-void tile_rows(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo) {
+void tile_rows(const MatrixView* w, int tile, const uint8_t* act, int row, float* out, int ldo, const Fetch* fetch) {
   if (SF_GEMM_ROWS == kRowGroup || kRows == 1) row = 0;  // a whole group at once: the compiler need not carry an index
   switch (kKind) {
     case kWeightQ4_0:
-      return tile_centred<R, 4, kRows>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 4, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ5_0:
-      return tile_centred<R, 5, kRows>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 5, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ8_0:
-      return tile_centred<R, 8, kRows>(w, tile, act, row, out, ldo);
+      return tile_centred<R, 8, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ4_1:
-      return tile_minimum<R, 4, kRows>(w, tile, act, row, out, ldo);
+      return tile_minimum<R, 4, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ5_1:
-      return tile_minimum<R, 5, kRows>(w, tile, act, row, out, ldo);
+      return tile_minimum<R, 5, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ4_K:
-      return tile_super<R, 4, kRows>(w, tile, act, row, out, ldo);
+      return tile_super<R, 4, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ5_K:
-      return tile_super<R, 5, kRows>(w, tile, act, row, out, ldo);
+      return tile_super<R, 5, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightQ6_K:
-      return tile_q6_k<R, kRows>(w, tile, act, row, out, ldo);
+      return tile_q6_k<R, kRows>(w, tile, act, row, out, ldo, fetch);
     case kWeightBF16:
-      return tile_bf16<R, kRows>(w, tile, act, row, out, ldo);
+      return tile_bf16<R, kRows>(w, tile, act, row, out, ldo, fetch);
     default:
       return tile_float<R, kRows>(w, tile, act, row, out, ldo);
   }
 }
 
-using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float*, int);
+using TileFunction = void (*)(const MatrixView*, int, const uint8_t*, int, float*, int, const Fetch*);
 
 #define SF_SOME(rows, kind) tile_rows<rows, kind, kRowGroup>
 #if SF_GEMM_ROWS == 8
@@ -253,16 +283,22 @@ const TileFunction kSingleFunctions[kWeightKinds] = {
 
 // A tile stays in the first-level cache while all row groups sweep over it.
 void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles, float* out,
-            int ldo) {
+            int ldo, Aside* aside) {
   const ActKind kind = act_kind(w->kind);
   const size_t group_bytes = act_group_bytes(kind, w->k);
   const uint8_t* first_group = act + (size_t)(row_begin / kRowGroup) * group_bytes;
+  Aside none = {};
+  Fetch fetch = {kAheadBytes, aside ? aside : &none};
+  // Of several sweeps the last one fetches the next tile, and the first finds it there.
+  const int last = n_rows / SF_GEMM_ROWS * SF_GEMM_ROWS - SF_GEMM_ROWS;
+  const int tile_size = w->k / tile_k(w->kind) * tile_bytes(w->kind);
   for (int t = 0; t < n_tiles; t++)
     for (int r = 0; r < n_rows; r += SF_GEMM_ROWS) {
       const int rows = n_rows - r < SF_GEMM_ROWS ? n_rows - r : SF_GEMM_ROWS;
       const TileFunction form = is_single(r, n_rows) ? kSingleFunctions[w->kind] : kTileFunctions[w->kind][rows - 1];
+      if (last > 0) fetch.ahead = r == last ? tile_size : 0;
       form(w, tile_begin + t, first_group + (size_t)(r / kRowGroup) * group_bytes, r % kRowGroup,
-           out + (size_t)r * ldo + t * kLanes, ldo);
+           out + (size_t)r * ldo + t * kLanes, ldo, &fetch);
     }
 }
 

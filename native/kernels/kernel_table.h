@@ -38,6 +38,18 @@ struct AttentionArgs {
   float* out;      // [tokens][n_heads][head_dim]
 };
 
+// Blocks of keys and values that a product asks for while it multiplies. With many rows the memory is idle there, and
+// attention, which waits for it, finds in the caches what comes next.
+struct Aside {
+  const uint8_t* base;         // block b begins at base + b * block_bytes
+  size_t block_bytes;          // a multiple of kAsideStep
+  const int32_t *block, *end;  // those that are left
+  const uint8_t *at, *at_end;  // of the block before
+};
+
+// What a product asks for of an Aside per 32 inputs of a tile with a full group of rows.
+constexpr int kAsideStep = 256;
+
 constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of one attention item
 
 // Segments that the last of `n_tokens` tokens from `position` on sees.
@@ -64,9 +76,10 @@ struct KernelTable {
   const char* name;
 
   // out[r][c] (leading dimension ldo, starting at the first tile's first column) = product for activation rows
-  // [row_begin, row_begin + n_rows), row_begin a multiple of 8, and tiles [tile_begin, tile_begin + n_tiles).
+  // [row_begin, row_begin + n_rows), row_begin a multiple of 8, and tiles [tile_begin, tile_begin + n_tiles). `aside`
+  // may be null; its blocks are taken off as they are asked for.
   void (*matmul)(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, int tile_begin, int n_tiles,
-                 float* out, int ldo);
+                 float* out, int ldo, Aside* aside);
 
   // RMSNorm of up to 8 rows into one activation group. rows: gather indices, or null for 0..n_rows-1. weight null: no
   // norm, the rows as they are.

@@ -35,14 +35,14 @@ KVCache::KVCache(int n_layers, int n_kv_heads, int head_dim, int n_blocks, bool 
 }
 
 size_t KVCache::bytes() const {
-  return static_cast<size_t>(view_.n_layers) * view_.n_blocks * view_.n_kv_heads * 2 * kv_half_bytes(view_);
+  return static_cast<size_t>(view_.n_layers) * view_.n_blocks * kv_block_bytes(view_);
 }
 
 void KVCache::copy_blocks(const int32_t* pairs, int n) {
   for (int i = 0; i < 2 * n; i++)
     if (pairs[i] < 0 || pairs[i] >= view_.n_blocks)
       throw std::invalid_argument("block " + std::to_string(pairs[i]) + " is not in the cache");
-  const size_t bytes = view_.n_kv_heads * 2 * kv_half_bytes(view_);
+  const size_t bytes = kv_block_bytes(view_);
   for (int i = 0; i < n; i++)
     for (int layer = 0; layer < view_.n_layers; layer++)
       if (pairs[2 * i] != pairs[2 * i + 1])
@@ -72,7 +72,7 @@ void KVCache::read_block(int layer, int block, int head, float* keys, float* val
 void KVCache::fill_block(int block, uint8_t byte) {
   if (block < 0 || block >= view_.n_blocks) throw std::invalid_argument("no such block");
   for (int layer = 0; layer < view_.n_layers; layer++)
-    std::memset(kv_block(view_, layer, block, 0), byte, view_.n_kv_heads * 2 * kv_half_bytes(view_));
+    std::memset(kv_block(view_, layer, block, 0), byte, kv_block_bytes(view_));
 }
 
 }  // namespace sixfold

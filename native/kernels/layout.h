@@ -162,6 +162,9 @@ static inline uint8_t* kv_block(const KvView& kv, int layer, int block, int head
   return kv.base + (((size_t)layer * kv.n_blocks + block) * kv.n_kv_heads + head) * 2 * kv_half_bytes(kv);
 }
 
+// Of all heads of one layer.
+static inline size_t kv_block_bytes(const KvView& kv) { return kv.n_kv_heads * 2 * kv_half_bytes(kv); }
+
 // Bytes after the end of weight memory that may be prefetched (never read).
 constexpr size_t kPrefetchSlack = 4096;
 

@@ -431,11 +431,11 @@ std::shared_ptr<PackedMatrix> pack_matrix(const std::vector<PackSource>& sources
 }
 
 void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* act, int row_begin, int n_rows,
-            int tile_begin, int n_tiles, float* out, int ldo) {
+            int tile_begin, int n_tiles, float* out, int ldo, Aside* aside) {
   for (const MatrixView& part : w.parts) {
     const int tiles = part.n / kLanes, some = tiles - tile_begin < n_tiles ? tiles - tile_begin : n_tiles;
     if (some > 0) {
-      kernels.matmul(&part, act, row_begin, n_rows, tile_begin, some, out, ldo);
+      kernels.matmul(&part, act, row_begin, n_rows, tile_begin, some, out, ldo, aside);
       out += some * kLanes, n_tiles -= some, tile_begin += some;
       if (!n_tiles) return;
     }

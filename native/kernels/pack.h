@@ -37,7 +37,7 @@ struct PackedMatrix {
 
 // As the kernel of the same name, over all parts.
 void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* act, int row_begin, int n_rows,
-            int tile_begin, int n_tiles, float* out, int ldo);
+            int tile_begin, int n_tiles, float* out, int ldo, Aside* aside = nullptr);
 
 // Sources one below the other, or alternating by tiles of 16 rows (`interleave`). Weights of 16 bits become bf16. All
 // are stored as float32 with `float_activations`, or when they would read different activations, or when interleaved

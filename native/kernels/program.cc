@@ -77,7 +77,27 @@ void Program::cut_tiles() {
                    [](const Tile& a, const Tile& b) { return a.position + a.n_tokens > b.position + b.n_tokens; });
   // Too few items for the threads: cut them at segment borders, where results are partial anyway.
   const int items = static_cast<int>(tiles_.size()) * kv_->view().n_kv_heads, wanted = kItemsPerThread * pool_->size();
+  items_at_once_ = static_cast<int>(tiles_.size()) < kTilesPerThread * pool_->size() ? 1 : kv_->view().n_kv_heads;
   if (parts_ && items < wanted) splits_ = std::min(ceil_div(wanted, items), tiles_[0].n_segments);
+}
+
+// In the order in which attention reads them: its chunks are dealt in turn. A sequence's last block is left out: a key
+// or a value that another thread writes there would have to wait for it.
+void Program::list_read_blocks() {
+  for (Worker& worker : workers_)
+    for (auto& blocks : worker.read_blocks) blocks.clear();
+  if (step_.n_tokens < kAsideRows || items_at_once_ != kv_->view().n_kv_heads) return;
+  const size_t most = kAsideBytes / kv_block_bytes(kv_->view()) / workers_.size();
+  for (size_t i = 0; i < tiles_.size(); i++) {
+    const Tile& tile = tiles_[i];
+    const int next = tile.token + tile.n_tokens, last = tile.position + tile.n_tokens - 1;
+    if (next < step_.n_tokens && step_.row_of_token[next] == step_.row_of_token[tile.token]) continue;
+    for (int windowed = 0; windowed < 2; windowed++) {
+      std::vector<int32_t>& blocks = workers_[i % workers_.size()].read_blocks[windowed];
+      for (int b = first_key(last, windowed ? window_ : 0) / kBlockTokens; b < last / kBlockTokens; b++)
+        if (blocks.size() < most) blocks.push_back(tile.table[b]);
+    }
+  }
 }
 
 // A window leaves few segments to split by.
@@ -96,6 +116,7 @@ void Program::prepare(const Step& step) {
   int written = 0;
   for (int i = 0; i < step.n_logits; i++) logit_row_[i] = step.greedy[i] ? -1 : written++;
   cut_tiles();
+  list_read_blocks();
 
   phases_.clear();
   const int tokens = step.n_tokens, groups = ceil_div(tokens, kRowGroup), row_chunks = ceil_div(tokens, kChunkRows);
@@ -108,12 +129,14 @@ void Program::prepare(const Step& step) {
       case Kind::kQkv:
       case Kind::kGateUp:
         if (tokens > kRowGroup) phases_.push_back({Chunks::inputs, &op, groups});
-        phases_.push_back({op.kind == Kind::kQkv ? Chunks::qkv : Chunks::gate_up, &op, op.n_tile_chunks * row_chunks});
+        phases_.push_back(
+            {op.kind == Kind::kQkv ? Chunks::qkv : Chunks::gate_up, &op,
+             op.n_tile_chunks * (op.kind == Kind::kQkv ? ceil_div(tokens, head_chunk_rows(tokens)) : row_chunks)});
         if (op.whole_norm) phases_.push_back({Chunks::qkv_finish, &op, groups});
         break;
       case Kind::kAttention:
         phases_.push_back({Chunks::attention, &op,
-                           static_cast<int>(tiles_.size()) * op.attention.n_kv_heads * splits_of(op),
+                           static_cast<int>(tiles_.size()) * op.attention.n_kv_heads / items_at_once_ * splits_of(op),
                            /*longest_first=*/true});
         break;
       case Kind::kProj:

@@ -143,7 +143,9 @@ class Program {
     bool whole_norm = false;  // q_norm and k_norm are of the whole projection
     std::shared_ptr<RopeTable> rope;
     AttentionArgs attention{};
-    std::vector<Expert> experts;  // `w` is the router; in_kind and the chunks are those of gate and up
+    const Op* next_attention = nullptr;  // of a product: whose keys and values it fetches beside its work
+    size_t aside_bytes = 0;              // of attention: what these products have time for, per group of rows
+    std::vector<Expert> experts;         // `w` is the router; in_kind and the chunks are those of gate and up
     int n_used = 0;
     bool renormalize = false;
     int down_tiles_per_chunk = 1, n_down_chunks = 0;
@@ -175,7 +177,11 @@ class Program {
     float* best = nullptr;  // [max_tokens] running argmax of the logit rows
     int32_t* best_id = nullptr;
     uint8_t* nan = nullptr;
-    uint64_t input_tag = 0, best_tag = 0;
+    // What its items of attention read: in layers without a window, and in those with one. How far products have asked
+    // for it in the layer that `aside_tag` names, and how much of the time for that is over, in bytes.
+    std::vector<int32_t> read_blocks[2];
+    size_t blocks_asked = 0, aside_spent = 0;
+    uint64_t input_tag = 0, best_tag = 0, aside_tag = 0;
   };
 
   Op& add(Kind kind);
@@ -190,6 +196,7 @@ class Program {
   void check_step(const Step& step) const;
   void prepare(const Step& step);
   void cut_tiles();
+  void list_read_blocks();
   void merge_best();
   void add_times(uint64_t started_ns);
 
@@ -197,6 +204,7 @@ class Program {
   const KernelTable* kernels_;
   std::shared_ptr<KVCache> kv_;
   int max_tokens_, hidden_, vocab_ = 0, n_positions_ = 0, group_ = 1;
+  int window_ = 0;  // the largest of attention, of those that have one
   int64_t embed_rows_ = 0;
   bool finalized_ = false;
   std::vector<std::unique_ptr<Op>> ops_;
@@ -232,7 +240,8 @@ class Program {
   Step step_{};
   uint64_t step_number_ = 0;
   std::vector<Tile> tiles_;
-  int splits_ = 1;  // chunks of an attention item
+  int splits_ = 1;         // chunks of an attention item
+  int items_at_once_ = 1;  // attention items of a chunk, if they are not split
   std::vector<Phase> phases_;
   std::vector<uint64_t> ends_;  // of the phases with chunks
   KindTimes times_;

@@ -114,6 +114,7 @@ void Program::attention(int layer, float scale, int window, float softcap) {
   const QkvArgs args = qkv->qkv;
   Op& op = add(Kind::kAttention);
   op.layer = layer;
+  window_ = std::max(window_, window);
   op.attention = AttentionArgs{kv_->view(), layer,   args.n_heads, args.n_kv_heads, args.head_dim,
                                scale,       softcap, window,       nullptr,         nullptr};
 }
@@ -205,6 +206,14 @@ void Program::finalize() {
     w.best = reinterpret_cast<float*>(arena_.allocate(sizeof(float) * max_tokens_));
     w.best_id = reinterpret_cast<int32_t*>(arena_.allocate(sizeof(int32_t) * max_tokens_));
     w.nan = arena_.allocate(max_tokens_);
+  }
+  Op* next_attention = nullptr;
+  for (size_t i = ops_.size(); i-- > 0;) {
+    Op& op = *ops_[i];
+    if (op.kind == Kind::kAttention) next_attention = &op;
+    if (!next_attention || !op.w || op.kind == Kind::kExperts) continue;
+    op.next_attention = next_attention;
+    next_attention->aside_bytes += aside_bytes(*op.w, op.w->n / kLanes, kRowGroup);
   }
   for (size_t i = 0; i < ops_.size(); i++) {
     Op& op = *ops_[i];

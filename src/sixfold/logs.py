@@ -11,6 +11,7 @@ object; in the plain form those that the message does not show follow it as `nam
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import sys
@@ -180,6 +181,17 @@ def _shown(value: object) -> str:
     return text if _BARE.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _plain(value: object) -> object:
+    """The same without keys, in what JSON has: no NaN, no half of a surrogate pair."""
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return _KEY.sub("[API key]", str(value)).encode(errors="backslashreplace").decode()
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line, in ASCII: `time`, `level`, `logger`, `role`, `pid`, `message`, the line's fields, and
     where there is an error `error` with its `type`, `places` and maybe `message`.
@@ -193,7 +205,7 @@ class JsonFormatter(logging.Formatter):
         super().__init__()
         import json  # loaded only where it is wanted: it is not needed otherwise
 
-        self._encode = json.JSONEncoder(default=str).encode
+        self._encode = json.JSONEncoder(allow_nan=False).encode
         self._role = role
         self._messages = messages
         self._pid = os.getpid()
@@ -213,4 +225,5 @@ class JsonFormatter(logging.Formatter):
             document["error"] = {"type": kind.__name__, "places": _places(record.exc_info)}
             if self._messages:
                 document["error"]["message"] = str(error)
-        return _KEY.sub("[API key]", self._encode(document)).replace("\x7f", "\\u007f")
+        # Keys are cut out before the encoding: behind it, a text may begin with the second half of an escape.
+        return self._encode(_plain(document)).replace("\x7f", "\\u007f")

@@ -10,6 +10,8 @@ import errno
 import mmap
 import os
 
+from sixfold.errors import ConfigError
+
 __all__ = ["share", "view"]
 
 
@@ -17,7 +19,7 @@ def share(path: str, n_bytes: int) -> mmap.mmap:
     """A file's bytes, to be read and written; zeros where it is new. Private (0600).
 
     Raises:
-        OSError: there is no room for it.
+        ConfigError: there is no room for it.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -25,7 +27,8 @@ def share(path: str, n_bytes: int) -> mmap.mmap:
             os.posix_fallocate(fd, 0, n_bytes)
         except OSError as e:
             if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
+                where = os.path.dirname(path)
+                raise ConfigError(f"{where} has no room for {n_bytes} bytes more: {e.strerror}") from e
             os.ftruncate(fd, n_bytes)  # a file system that promises nothing
         return mmap.mmap(fd, n_bytes)
     finally:

@@ -76,8 +76,10 @@ _GONE = _ends(
 _FAILED_START = _ends("the server ends with status 4", 4)
 _NOT_STARTED = _ends("the server ends at once with status 0", 0)
 _READY_LATER = Outcome("ready once it is continued")
-_READY_IF_ALL_STARTED = Outcome(
-    "ready if it has started all processes, else the server ends with status 4", exits=frozenset({4}), may_go_on=True
+_NEVER_HALF_READY = Outcome(
+    "ready, or the server ends with status 4, or 1 where an import had no memory; never ready without all processes",
+    exits=frozenset({4, 1}),
+    may_go_on=True,
 )
 _READY_ANYWAY = Outcome("ready: it has started all processes")
 _READY_IF_ENOUGH = Outcome(
@@ -127,7 +129,7 @@ def expected(cell: Cell) -> Outcome:
         case "supervisor", "TERM":
             return _NOT_STARTED if is_early else _CUT_SHORT if is_late else _DRAINED
         case "supervisor", "memory":
-            early = _READY_IF_ALL_STARTED if cell.phase == "starting" else _READY_ANYWAY
+            early = _NEVER_HALF_READY if cell.phase == "starting" else _READY_ANYWAY
             return early if is_early else _DRAINED if is_late else _NO_MEMORY_NEEDED
         case "api", "memory" if cell.phase == "loading":
             return _READY_IF_ENOUGH

@@ -62,7 +62,7 @@ def test_of_two_ways_one_is_gone_as_a_whole() -> None:
     assert all(seen.differs(cell, expected(cell)) for seen in wrong)
     cell = Cell("supervisor", "memory", "starting")
     assert not Observation(exit=4, all_started=False).differs(cell, expected(cell))
-    assert Observation(exit=4, all_started=True).differs(cell, expected(cell))
+    assert not Observation(exit=4, all_started=True).differs(cell, expected(cell))
     assert Observation(all_started=False).differs(cell, expected(cell))
 
 

@@ -96,7 +96,7 @@ class Server:
             self.process.send_signal(number)
         status = self.process.wait(10)
         self._reader.join(5)
-        if self.process.stdout is not None:
+        if self.process.stdout is not None and not self._reader.is_alive():  # an orphan still holds the other end
             self.process.stdout.close()
         return status
 

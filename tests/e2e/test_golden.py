@@ -53,6 +53,10 @@ def known(request: pytest.FixtureRequest) -> Known:
     return Known(request.getfixturevalue(path), request.getfixturevalue(golden)["cases"], margin)
 
 
+def is_long(case: dict[str, Any]) -> bool:
+    return len(case["ids"]) >= 1000
+
+
 class Comparison:
     """All cases in one pass each: the prompt with the reference's continuation behind it."""
 
@@ -86,8 +90,10 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> Float64:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def test_next_token_distributions(known: Known) -> None:
-    found = Comparison(known.backend(), known, known.margin)
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_next_token_distributions(known: Known, length: str) -> None:
+    cases = [case for case in known.cases if is_long(case) == (length == "long")]
+    found = Comparison(known.backend(), replace(known, cases=cases), known.margin)
     assert np.mean(found.divergences) < DIVERGENCE
     assert np.sqrt(np.mean(np.square(found.shifts))) < known.margin / 3
     assert not found.wrong
@@ -98,7 +104,7 @@ def test_next_token_distributions(known: Known) -> None:
 def test_float_reference_mode_is_closer(known: Known) -> None:
     """With float activations and a float32 cache only the order of additions differs from the reference. This mode is
     slow: one of the long prompts is enough."""
-    long = [case for case in known.cases if len(case["ids"]) >= 1000]
+    long = [case for case in known.cases if is_long(case)]
     few = replace(known, cases=[case for case in known.cases if case not in long[1:]])
     found = Comparison(known.backend(activations="float32", kv_cache_dtype="float32"), few, margin=1e-3)
     assert abs(np.mean(found.divergences)) < 1e-4

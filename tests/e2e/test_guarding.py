@@ -55,6 +55,18 @@ def test_a_server_with_keys_from_the_command_line(tmp_path: Path) -> None:
         assert key not in server.output and not any(key.encode() in text for text in shown)
 
 
+def test_threat_18_a_handshake_that_never_ends_is_cut_off(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    with Server("scripted", "--tls-cert", cert, "--tls-key", key, "--header-timeout-s", "0.5") as server:
+        address = ("127.0.0.1", urlparse(server.url).port)
+        with socket.create_connection(address, timeout=20) as silent, socket.create_connection(address, 20) as slow:
+            slow.sendall(b"\x16\x03\x01")
+            with contextlib.suppress(ConnectionResetError):
+                assert silent.recv(1) == b""
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(1) == b""
+
+
 def test_threat_4_new_files_with_keys_are_their_owners(tmp_path: Path) -> None:
     """The shell makes them readable by all; and one that holds something already is told of."""
     command = f"umask 022; '{sys.executable}' -m sixfold key new"

@@ -36,6 +36,7 @@ def test_spans_arrive_with_their_parents_and_attributes() -> None:
             "script": ["a", "b", "c"],
             "temperature": 0.5,
             "top_k": 7,
+            "seed": -5,
             "max_tokens": 9,
             "stream": True,
         }
@@ -71,6 +72,7 @@ def test_spans_arrive_with_their_parents_and_attributes() -> None:
         "gen_ai.request.max_tokens": 9,
         "gen_ai.request.temperature": 0.5,
         "gen_ai.request.top_k": 7,
+        "gen_ai.request.seed": -5,
         "gen_ai.usage.output_tokens": 4,
         "gen_ai.response.finish_reasons": ["stop"],
     }

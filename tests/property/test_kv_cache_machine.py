@@ -6,6 +6,7 @@ the hash function sometimes has three values only. What is matched must be true 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -14,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.simulation import digest_of_three
 
 from sixfold.kv_cache import BlockTable, Grant, Journal, KVCacheManager, Prefix
+from sixfold.kv_cache.block_map import BlockMap
 from sixfold.messages import BlockId
+from sixfold.messages.view import CACHED, FREE, HELD, SHARED
 
 BLOCK_SIZE = 2
 SALTS = ["", "other"]
@@ -113,6 +116,18 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv.reserve(Step([row]))
         assert len(model.table.blocks) - row.first_new == (start % BLOCK_SIZE == 0)
         self.write(model, start + 1)
+
+    @rule(first_slot=st.integers(0, 2))
+    def look(self, first_slot: int) -> None:
+        """What was kept from the look before, and brought up to date, is what a look at everything shows."""
+        holders = [(first_slot + index, model.table) for index, model in enumerate(self.open)]
+        packed = self.kv.block_map(holders)
+        assert packed == BlockMap(self.kv._pool).look(holders)
+        cells = array("H", packed[1])
+        for slot, table in holders:
+            sharers = [other for _, other in holders if set(other.blocks) & set(table.blocks)]
+            assert {cells[block] for block in table.blocks} <= {HELD + slot} | ({SHARED} if len(sharers) > 1 else set())
+        assert (cells.count(FREE), cells.count(CACHED)) == (self.kv.n_free, self.kv.n_cached)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

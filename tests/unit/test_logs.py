@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import pytest
 
 from sixfold.api.access.keys import new_key
@@ -70,9 +71,18 @@ def test_a_json_line_is_one_object_whatever_it_is_told() -> None:
     line = JsonFormatter("engine").format(record("%(text)s", {"text": nasty, "odd": object(), "none": None}))
     document = json.loads(line)
     assert line.isascii() and line.isprintable() and key not in line and "abc.def" not in line
-    assert document["text"] == "\x00\n\r\x7f\u2028\u202e\udc80 [API key] [API key]"
+    assert document["text"] == "\x00\n\r\x7f\u2028\u202e\\udc80 [API key] [API key]"
     assert document["none"] is None and document["level"] == "error" and document["role"] == "engine"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", document["time"])
+
+
+@pytest.mark.parametrize(
+    "text", ["\bearer abcdefghij", "Bearer\tabcdefghij", 'bearer abcdefghij"', "\ud800", float("nan"), [float("inf")]]
+)
+def test_threat_15_no_text_breaks_a_json_line(text: object) -> None:
+    line = JsonFormatter("api 0").format(record("x", {"a": text, "b": {"c": text}}))
+    document = msgspec.json.decode(line)  # strict: no NaN, no half of a surrogate pair, no unknown escape
+    assert document["b"]["c"] == document["a"] and ("abcdefghij" in line) == (text == "\bearer abcdefghij")
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])

@@ -14,6 +14,7 @@ import pytest
 from sixfold import shared_file
 from sixfold.api.admission.tallies import Tallies
 from sixfold.engine.progress import Progress
+from sixfold.errors import ConfigError
 from sixfold.observability.calls import CallRing
 from sixfold.observability.history import History
 from sixfold.observability.meter import Meter
@@ -45,7 +46,7 @@ def test_who_is_started_again_needs_no_room_and_finds_what_was_there(tmp_path: P
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))  # as on a disk that is full
         again = share(path, 8192)
-        with pytest.raises(OSError):
+        with pytest.raises(ConfigError, match=r"has no room for 8192 bytes more"):  # a sentence for whoever starts it
             share(str(tmp_path / "other"), 8192)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import selectors
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from random import Random
 from types import SimpleNamespace
@@ -253,11 +253,10 @@ def _plan(step: StepArrays) -> StepPlan:
 class _Executor(RemoteExecutor):
     on_result: Callable[[], None]
 
-    def poll(self) -> StepResult | None:
-        result = super().poll()
-        if result is not None:
+    def poll(self) -> Iterator[StepResult]:
+        for result in super().poll():
             self.on_result()
-        return result
+            yield result
 
 
 class KilledError(Exception):

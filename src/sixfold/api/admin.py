@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 
@@ -103,7 +104,9 @@ async def version(call: Call) -> None:
 async def metrics(call: Call) -> None:
     """`GET /metrics`."""
     others = await call.context.ask_peers(CountsAsked(), ApiCounts)
-    text = call.context.metrics.render(others)
+    async with call.context.scraping:  # one after the other, and tokens get their turn between
+        text = call.context.metrics.render(others)
+        await asyncio.sleep(0)
     await call.respond(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
 
 

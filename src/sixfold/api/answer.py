@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -103,8 +102,6 @@ async def collect(
         SixfoldError: the generation failed; nothing was sent.
     """
     call.counted = generation
-    gone = asyncio.ensure_future(call.wait_gone())
-    gone.add_done_callback(lambda _: generation.close())
     try:
         await generation.run(add)
         if settle is not None:
@@ -118,5 +115,4 @@ async def collect(
         return
     finally:
         generation.close()
-        gone.cancel()
     await call.respond(200, body, headers=headers)

@@ -17,9 +17,11 @@ A path that is not in `ROUTES` does not exist.
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
@@ -27,22 +29,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sixfold.api import admin, web
 from sixfold.api.abort import abort
-from sixfold.api.anthropic.messages import count_tokens, create_message
 from sixfold.api.call import Call
 from sixfold.api.call_log import log_end
 from sixfold.api.context import ApiContext
-from sixfold.api.debug import requests as debug_requests
-from sixfold.api.debug import traces as debug_traces
-from sixfold.api.debug import waits as debug_waits
-from sixfold.api.debug.health import health
-from sixfold.api.debug.live import live
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.http.errors import ClientGone
 from sixfold.api.openai.chat import create_chat_completion
 from sixfold.api.openai.completions import create_completion
-from sixfold.api.openai.embeddings import create_embedding
-from sixfold.api.responses.create import create_response
-from sixfold.api.responses.retrieve import delete_response, list_input_items, retrieve_response
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
@@ -50,31 +43,40 @@ from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 
-__all__ = ["OPEN_PATHS", "ROUTES", "App", "allowed_hosts", "build_app"]
+__all__ = ["OPEN_PATHS", "ROUTES", "App", "Late", "allowed_hosts", "build_app"]
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Call], Awaitable[None]]
 
 
-async def openapi(call: Call) -> None:
-    """`GET /openapi.json`."""
-    from sixfold.api.openapi import openapi as respond  # no start waits for what few ask for
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A handler that is imported with its first call: no start waits for what nobody has asked for yet."""
 
-    await respond(call)
+    module: str
+    """Below `sixfold.api`."""
+    name: str
+
+    def handler(self) -> Handler:
+        handler: Handler = getattr(importlib.import_module(f"sixfold.api.{self.module}"), self.name)
+        return handler
+
+    async def __call__(self, call: Call) -> None:
+        await self.handler()(call)
 
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", create_chat_completion),
     ("POST", "/v1/completions", create_completion),
-    ("POST", "/v1/embeddings", create_embedding),
+    ("POST", "/v1/embeddings", Late("openai.embeddings", "create_embedding")),
     ("POST", "/v1/abort", abort),
-    ("POST", "/v1/responses", create_response),
-    ("GET", "/v1/responses/{id}", retrieve_response),
-    ("DELETE", "/v1/responses/{id}", delete_response),
-    ("GET", "/v1/responses/{id}/input_items", list_input_items),
-    ("POST", "/v1/messages", create_message),
-    ("POST", "/v1/messages/count_tokens", count_tokens),
+    ("POST", "/v1/responses", Late("responses.create", "create_response")),
+    ("GET", "/v1/responses/{id}", Late("responses.retrieve", "retrieve_response")),
+    ("DELETE", "/v1/responses/{id}", Late("responses.retrieve", "delete_response")),
+    ("GET", "/v1/responses/{id}/input_items", Late("responses.retrieve", "list_input_items")),
+    ("POST", "/v1/messages", Late("anthropic.messages", "create_message")),
+    ("POST", "/v1/messages/count_tokens", Late("anthropic.messages", "count_tokens")),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("POST", "/apply-template", apply_template),
@@ -86,15 +88,15 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/livez", admin.live),
     ("GET", "/version", admin.version),
     ("GET", "/metrics", admin.metrics),
-    ("GET", "/openapi.json", openapi),
+    ("GET", "/openapi.json", Late("openapi", "openapi")),
     ("GET", "/page/{name}", web.page_file),
-    ("GET", "/debug/live", live),
-    ("GET", "/debug/health", health),
-    ("GET", "/debug/waits", debug_waits.waits),
-    ("GET", "/debug/requests", debug_requests.requests),
-    ("GET", "/debug/requests/{id}", debug_requests.request),
-    ("GET", "/debug/trace", debug_traces.trace),
-    ("GET", "/debug/timeline/{id}", debug_traces.timeline),
+    ("GET", "/debug/live", Late("debug.live", "live")),
+    ("GET", "/debug/health", Late("debug.health", "health")),
+    ("GET", "/debug/waits", Late("debug.waits", "waits")),
+    ("GET", "/debug/requests", Late("debug.requests", "requests")),
+    ("GET", "/debug/requests/{id}", Late("debug.requests", "request")),
+    ("GET", "/debug/trace", Late("debug.traces", "trace")),
+    ("GET", "/debug/timeline/{id}", Late("debug.traces", "timeline")),
 )
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
@@ -144,6 +146,8 @@ class App:
         scope["app"] = self  # makes the router raise, instead of answering 404 and 405 in its own shape
         try:
             self._check_host(call)
+            if scope["path"].startswith(ADMIN_PREFIX):
+                _check_site(call)
             self._check_key(call)
             await self._router(scope, receive, send)
         except ClientGone:
@@ -162,6 +166,7 @@ class App:
             if self.context.spans is not None:
                 endpoint = scope.get("endpoint")
                 self.context.spans.put(call, endpoint.path if isinstance(endpoint, _Endpoint) else "")
+            call.let_go()
 
     def _check_host(self, call: Call) -> None:
         """A page that a browser got elsewhere can send requests here under its own name (DNS rebinding): refuse it."""
@@ -187,6 +192,14 @@ class App:
         if call.started:
             raise error
         await call.fail(error)
+
+
+def _check_site(call: Call) -> None:
+    """Another site's page can make a browser call these paths. It is not shown the answer, but the answer costs time
+    and a watcher's place: refuse it. A link that somebody follows is well."""
+    site = call.header(b"sec-fetch-site") or b""
+    if site in (b"cross-site", b"same-site") and call.header(b"sec-fetch-dest") != b"document":
+        raise NotAllowed("another site's page asks for this", code="cross_site")
 
 
 class _Endpoint:

@@ -160,8 +160,15 @@ class Call:
         return None
 
     def query(self) -> list[tuple[str, str]]:
-        """Names and values of the URL's query, in order. They are as many as fit into a head."""
-        return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        """Names and values of the URL's query, in order. They are as many as fit into a head.
+
+        Raises:
+            InvalidRequest: a name is there twice.
+        """
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if len(dict(pairs)) < len(pairs):
+            raise InvalidRequest("a parameter is given twice", param="query")
+        return pairs
 
     @property
     def tenant(self) -> str:
@@ -193,6 +200,14 @@ class Call:
         self.permit.close()
         if self.record is not None:
             self._close_record(self.record)
+
+    def let_go(self) -> None:
+        """Nobody asks it any more. What it refers to refers back to it, so without this its prompt and its tokens would
+        stay until the garbage collector comes.
+        """
+        self.counted = None
+        for name in ("sixfold.call", "sixfold.connection", "sixfold.arrival"):
+            self.scope.pop(name, None)
 
     def _close_record(self, record: CallRecord) -> None:
         record.request_id, record.status, record.fault = self.request_id, self.status, self.fault or ""

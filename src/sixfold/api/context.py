@@ -5,6 +5,7 @@ Everything here belongs to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sixfold import __version__
@@ -109,6 +110,9 @@ class ApiContext:
         self.open_requests = OpenRequests()
         self.calls: set[Any] = set()
         self.live = LiveFeed(self)
+        self.scraping = asyncio.Lock()
+        """Held while `/metrics` is rendered, which takes as long as a hundred tokens."""
+        self.n_traces = 0
         self.responses = open_store(config)
         self.prompt_length = PromptLength(client.tokenizer, client.max_model_len)
         self.keys: KeyRing | None = None

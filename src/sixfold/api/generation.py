@@ -70,8 +70,15 @@ class Generation:
         self._take: Callable[[list[ChoiceDelta]], None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Who awaits it is in `run`."""
+        self._has_run = False
         self._error: Exception | None = None
+        """What `start` or `run` has to raise. Neither leaves it here: an exception refers to the frames that it came
+        through, and so to this generation."""
         self._closed = False
+        self._submitting: asyncio.Task[object] | None = None
+        """Who waits in `start` for the engine's verdict."""
+        self._gone: asyncio.Future[None] | None = None
+        """Done when the client has left."""
         self._last_batch = (0, 0)
         """The step of the batch that brought the last end, and when it was read."""
         self._names: tuple[str, ...] = ()
@@ -106,28 +113,30 @@ class Generation:
         self._timing = context.metrics.begin(requests[0].arrival_s)
 
     async def start(self, call: Call, *ids: str) -> None:
-        """Hand everything to the engine, in the name of the call's caller; all or nothing.
+        """Hand everything to the engine, in the name of the call's caller; all or nothing. From now on it is closed
+        when the client leaves.
 
         Args:
             ids: of the answer: by them, and by the call's label, another call can end it.
 
         Raises:
             Overloaded, ContextLengthExceeded, InvalidRequest, NotReady, EngineDead: nothing of it remains.
+            ClientGone, RequestAborted: it was closed before the engine had all of it.
         """
         self._places = call.permit.take(self._n_choices, self.n_scored)
         self._context.generations.add(self)
         self._call, self._names = call, (call.request_id, *ids)
         self._context.open_requests.enter(self._names, self, call.tenant)
         self._record(call)
+        self._gone = asyncio.ensure_future(call.wait_gone())
+        self._gone.add_done_callback(lambda _: self.close())
         try:
             for request in self._requests:
                 if self._context.config.enable_log_requests:
                     log_request(call, request)
-                handle = await self._context.client.submit(_owned(request, call.caller))
-                self._handles.append(handle)
-                if self._error is not None:  # closed meanwhile
-                    handle.abort()
-                    raise self._error
+                if self._closed:
+                    raise self._fault_to_raise()
+                self._handles.append(await self._submit(_owned(request, call.caller)))
         except BaseException:
             self.close()
             raise
@@ -135,6 +144,23 @@ class Generation:
         call.permit.use_tokens(n_prompt)
         self._timing.accepted(n_prompt)
         call.enter(IN_ENGINE)
+
+    async def _submit(self, request: GenerateRequest) -> RequestHandle:
+        """As `submit` of the engine, until it is closed.
+
+        Raises:
+            Exception: what it was closed with.
+        """
+        self._submitting = task = asyncio.current_task()
+        try:
+            return await self._context.client.submit(request)
+        except asyncio.CancelledError:
+            if task is None or not self._closed:
+                raise
+            task.uncancel()
+            raise self._fault_to_raise() from None
+        finally:
+            self._submitting = None
 
     def _record(self, call: Call) -> None:
         """Now the engine's notes of these requests belong to the call's record, as far as it has room for them."""
@@ -152,12 +178,16 @@ class Generation:
             ClientGone, RequestAborted: it was closed from outside.
             Exception: whatever `take` raised.
         """
-        if self._error is not None:  # closed meanwhile
-            raise self._error
+        if self._closed:
+            raise self._fault_to_raise()
         self._take, self._ended = take, asyncio.get_running_loop().create_future()
-        for prompt, handle in enumerate(self._handles):
-            handle.listen(functools.partial(self._on_deltas, prompt), self._fail)
-        await self._ended
+        try:
+            for prompt, handle in enumerate(self._handles):
+                handle.listen(functools.partial(self._on_deltas, prompt), self._fail)
+            await self._ended
+        finally:
+            self._take = self._ended = None
+            self._has_run = True
         if self._call is not None and self._call.record is not None:
             self._call.record.ends.append(self._last_batch)
             self._call.enter(State.DELIVER, self._last_batch[1])
@@ -173,8 +203,15 @@ class Generation:
             return
         self._closed = True
         self._count_abort(error)
-        self._error = error or ClientGone()
-        self._fail(self._error)
+        error = error or ClientGone()
+        if self._gone is not None and not self._gone.done():
+            self._gone.cancel()
+        if self._submitting is not None:
+            self._submitting.cancel()
+        if self._ended is not None:
+            self._fail(error)
+        else:
+            self._error = error
         for handle in self._handles:
             handle.abort()
         self._handles.clear()
@@ -189,6 +226,11 @@ class Generation:
             self._context.live.add_ended(self, self._call)
 
     @property
+    def is_left(self) -> bool:
+        """The client has gone, before it was closed for anything else."""
+        return self._gone is not None and self._gone.done() and not self._gone.cancelled()
+
+    @property
     def asked(self) -> GenerateRequest:
         """The first of its requests."""
         return self._requests[0]
@@ -200,7 +242,7 @@ class Generation:
 
     def _count_abort(self, error: Exception | None) -> None:
         """Who ends it, if not the engine."""
-        if (self._ended is not None and self._ended.done()) or all(processor.done for processor in self._processors):
+        if self._is_over or all(processor.done for processor in self._processors):
             return
         cause = "shutdown" if isinstance(error, NotReady) else "request" if error is not None else "client_gone"
         if self._call is not None and self._call.fault == "slow_reader":
@@ -245,16 +287,26 @@ class Generation:
         n = self._requests[0].n
         return [processor.finish_reason(choice) or "abort" for processor in self._processors for choice in range(n)]
 
+    @property
+    def _is_over(self) -> bool:
+        """`run` has ended, or is about to."""
+        return self._has_run or (self._ended is not None and self._ended.done())
+
+    def _fault_to_raise(self) -> Exception:
+        """What it was closed with; call once."""
+        error, self._error = self._error, None
+        return error or ClientGone()
+
     def _fail(self, error: Exception) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
 
     def _on_deltas(self, prompt: int, deltas: list[TokenDelta]) -> None:
-        assert self._ended is not None and self._take is not None
-        if self._ended.done():
+        if self._take is None or self._is_over:
             return  # of another prompt than the one that failed
         try:
             if self._follow(prompt, deltas, self._take) and all(processor.done for processor in self._processors):
+                assert self._ended is not None
                 self._last_batch = self._context.client.batch
                 self._ended.set_result(None)
         except Exception as error:  # noqa: BLE001 - handed to whoever awaits `run`, which raises it
@@ -290,7 +342,10 @@ class Generation:
         if out:
             take(out)
         if fault is not None:
-            raise fault
+            try:
+                raise fault
+            finally:
+                del fault  # it refers to this frame, which would refer to it
         return ended
 
 

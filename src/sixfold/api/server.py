@@ -116,7 +116,8 @@ class ApiServer:
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ssl_certfile=config.tls_cert or None,
                 ssl_keyfile=config.tls_key or None,
-            )
+            ),
+            config.header_timeout_s,
         )
         self._drainer: asyncio.Task[None] | None = None
 
@@ -171,8 +172,10 @@ class _Uvicorn(uvicorn.Server):
     after_startup: Callable[[], None] | None = None
     on_turn: Callable[[], None] | None = None
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_timeout_s: float) -> None:
         super().__init__(config)
+        self.handshake_timeout_s = handshake_timeout_s
+        self.servers: list[asyncio.Server] = []
         self._ended = asyncio.Event()
 
     def end(self) -> None:
@@ -185,7 +188,20 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """As uvicorn's, which has no bound for a TLS handshake: a client that sends nothing would hold its descriptor
+        for asyncio's minute, and is no connection yet that `--max-connections` counts."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            return config.http_protocol_class(config=config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+
+        bound_s = self.handshake_timeout_s if config.ssl is not None else None
+        for sock in sockets or []:
+            server = await loop.create_server(
+                connection, sock=sock, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=bound_s
+            )
+            self.servers.append(server)
+        self.started = True
         if self.after_startup is not None:
             self.after_startup()
 

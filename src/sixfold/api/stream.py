@@ -78,8 +78,6 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
     """Answer with a stream; returns when it has ended, however it did. The generation is closed afterwards: what its
     reader has not taken yet counts as in flight, so that the memory it takes is bounded."""
     call.counted = generation
-    gone = asyncio.ensure_future(call.wait_gone())
-    gone.add_done_callback(lambda _: generation.close())
     outlet = _Outlet(call, renderer)
     try:
         await call.start_stream(headers)
@@ -87,14 +85,13 @@ async def stream(call: Call, generation: Generation, renderer: Renderer, headers
             await call.write(opening)
         last = await _generate(call, generation, renderer, outlet)
         await outlet.drain(call)
-        if gone.done():
+        if generation.is_left:
             raise ClientGone
         await call.end_stream(last)
     except ClientGone:
         call.fault = call.fault or "client_gone"
     finally:
         generation.close()
-        gone.cancel()
 
 
 async def _generate(call: Call, generation: Generation, renderer: Renderer, outlet: _Outlet) -> bytes:

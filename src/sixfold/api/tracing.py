@@ -122,7 +122,7 @@ def _attributes(call: Call, counted: Counted) -> dict[str, Value]:
         "gen_ai.request.max_tokens": asked.max_tokens,
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
-        "gen_ai.request.seed": sampling.seed,
+        "gen_ai.request.seed": sampling.seed - (sampling.seed >> 63 << 64),  # as it was given: an attribute has a sign
         "gen_ai.response.finish_reasons": counted.reasons(),
     }
     if sampling.top_k:

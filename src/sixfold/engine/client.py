@@ -26,6 +26,7 @@ from sixfold.messages import (
     Admitted,
     EngineStats,
     EngineView,
+    Finish,
     FinishAt,
     GenerateRequest,
     OutputBatch,
@@ -125,6 +126,13 @@ class RequestHandle:
             self._verdict.set_exception(error)
         self._deliver()
 
+    def _time_out(self) -> None:
+        """Its deadline has passed: what has not ended ends as the engine would end it."""
+        for choice in sorted(self._open):
+            first_index = self._replay.n_tokens(choice)
+            self._take(TokenDelta(uid=self.uid, choice=choice, first_index=first_index, finish=Finish("timeout")))
+        self._deliver()
+
     def _close_choice(self, choice: int) -> None:
         self._open.discard(choice)
         if not self._open:
@@ -196,6 +204,8 @@ class EngineClient:
         self.batch = (0, 0)
         """Of the latest deltas: their step, and when they were read."""
         self._lost_ns = 0
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        """While there is no engine: at the earliest deadline of what is open."""
         self.engine_epoch = 0
         self.dead: str | None = None
 
@@ -265,6 +275,9 @@ class EngineClient:
         except asyncio.CancelledError:
             handle.abort()
             raise
+        except SixfoldError:
+            del handle  # it keeps the error, which refers to this frame
+            raise
         finally:
             meter.leave(API_VERDICT, asked_ns, now(), uid=request.uid)
         return handle
@@ -330,6 +343,7 @@ class EngineClient:
         self.embedding_size = welcome.worker.hidden
         self.worker = welcome.worker
         self._up.set()
+        self._leave_deadlines()
         if self._faults < welcome.faults and self._faults >= 0:
             self._blame()
         self._faults = welcome.faults
@@ -358,12 +372,35 @@ class EngineClient:
         self._lost_ns = self._lost_ns or now()
         self._link = None
         self._up.clear()
+        self._watch_deadlines()
         self._attaching = asyncio.ensure_future(self._attach(0.0 if was_welcome else GREET_PAUSE_S))
+
+    def _watch_deadlines(self) -> None:
+        """Without an engine it is told here which requests are too late: the next one may take as long as a model takes
+        to load."""
+        self._leave_deadlines()
+        now_s = time.monotonic()
+        deadlines_s = []
+        for handle in list(self._handles.values()):
+            deadline_s = handle._replay.request.deadline_s
+            if deadline_s is not None and deadline_s <= now_s:
+                handle._time_out()
+            elif deadline_s is not None:
+                deadlines_s.append(deadline_s)
+        if deadlines_s:
+            left_s = min(deadlines_s) - now_s
+            self._deadline_timer = asyncio.get_running_loop().call_later(left_s, self._watch_deadlines)
+
+    def _leave_deadlines(self) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
     def _give_up(self, reason: str) -> None:
         if self.dead is not None:
             return
         self.dead = reason
+        self._leave_deadlines()
         if self._attaching is not None:
             self._attaching.cancel()
         if self._link is not None:

@@ -9,11 +9,9 @@ import secrets
 import time
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from sixfold.engine.request import ServedModel, check_ids
 from sixfold.errors import ContextLengthExceeded, InvalidRequest
+from sixfold.lazy_numpy import np, npt
 from sixfold.messages import GenerateRequest, Pooling, Sampling
 
 __all__ = ["embedding_request", "vector_of"]

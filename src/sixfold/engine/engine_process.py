@@ -123,7 +123,7 @@ class EngineServer:
             counts[busy] = self._core.has_work
             counts[outstanding] = self._core.n_outstanding
             for key, events in self._wait():
-                if key.fd != _descriptor(key.fileobj):
+                if key.fd != key.fileobj.fileno():  # type: ignore[union-attr] # no plain descriptor is registered
                     continue  # closed by an earlier event of this turn
                 if events & selectors.EVENT_WRITE:
                     self._write_on(key.fileobj)
@@ -179,7 +179,7 @@ class EngineServer:
 
     def _on_result(self, _: object) -> None:
         started_ns = now()
-        while (result := self._executor.poll()) is not None:
+        for result in self._executor.poll():
             step = self._step_id = result.step_id
             self._meter.add(ENGINE_RECEIVE, started_ns, now(), step)
             deltas = self._core.commit(result)
@@ -319,9 +319,9 @@ class EngineServer:
     # -- outputs --------------------------------------------------------------------------------------------------
 
     def _deliver(self, deltas: list[TokenDelta]) -> None:
-        on_trial = self._quarantine.on_trial
+        owners, on_trial = self._owners, self._quarantine.on_trial
         for delta in deltas:
-            peer = self._owners.get(delta.uid)
+            peer = owners.get(delta.uid)
             if peer is None:
                 continue
             if delta.uid == on_trial:
@@ -401,10 +401,6 @@ class EngineServer:
             for channel in ready:
                 with contextlib.suppress(OSError):  # its end is seen when it is read
                     channel.send(codecs.CONTROL, body)
-
-
-def _descriptor(channel: object) -> int:
-    return channel.fileno() if isinstance(channel, FrameSocket | socket.socket) else -1
 
 
 def main(argv: list[str]) -> int:

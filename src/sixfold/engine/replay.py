@@ -46,6 +46,10 @@ class Replay:
         self.is_suspect = False
         self._tokens[delta.choice][delta.first_index :] = delta.token_ids
 
+    def n_tokens(self, choice: int) -> int:
+        """That have come of a choice."""
+        return len(self._tokens[choice])
+
     def again(self, open_choices: Collection[int], *, admitted: bool) -> GenerateRequest:
         """What to send to an engine that does not know the request.
 

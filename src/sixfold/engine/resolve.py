@@ -126,7 +126,7 @@ def open_usable(path: Path, config: Config) -> ModelFile:
         ConfigError: the compiled part cannot be loaded.
     """
     check_kernels()
-    from sixfold.executor.native.models import check_supported
+    from sixfold.executor.native.supported import check_supported
     from sixfold.model_file import open_model
 
     file = open_model(path, quantize=config.model.quantization)

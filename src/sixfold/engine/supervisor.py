@@ -11,6 +11,7 @@ SIGUSR1 replaces the engine, and streams go on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -39,7 +40,8 @@ from sixfold.engine.run_files import socket_paths, write_run_files
 from sixfold.engine.service_manager import ServiceManager
 from sixfold.engine.unread import has_unread
 from sixfold.engine.watchdog import AwakeClock, Watchdog
-from sixfold.logs import READY, set_up_logging
+from sixfold.log_stream import LogStream
+from sixfold.logs import READY, last_words, set_up_logging
 from sixfold.roles import ENGINE, SUPERVISOR, WORKER, api_index, api_role, is_api, kind_of
 from sixfold.transport import listen
 
@@ -48,7 +50,7 @@ __all__ = ["serve"]
 logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
-EXIT_CHILD_DIED = 4
+EXIT_NOT_ALIVE = 4
 STOP_S = 2.0
 FIRST_EPOCH = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -79,7 +81,7 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
 
     Returns:
         The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died before the server
-        was ready, or too often.
+        was ready, or too often, or when this process has no memory left.
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
@@ -88,7 +90,13 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     with run_directory() as run_dir, listen_for_http(config.api) as http:
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
-        return _Supervisor(config, run_dir, http, work).run()
+        try:
+            return _Supervisor(config, run_dir, http, work).run()
+        except (MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            last_words(SUPERVISOR, "no memory is left")
+            return EXIT_NOT_ALIVE
 
 
 class _Supervisor:
@@ -117,6 +125,9 @@ class _Supervisor:
         """Roles without a process -> when theirs is started."""
         self._unready: dict[int, str] = {}
         """Read ends of readiness pipes -> API process that has not written yet."""
+        self._told_to_leave: Child | None = None
+        """The engine that makes room for the next one. A second signal might meet it while its interpreter ends, which
+        no longer handles any: it would look like a crash."""
         self._chats = False
         self._is_announced = False
         self._done = -1
@@ -177,8 +188,13 @@ class _Supervisor:
         index = api_index(role)
         if index is not None:
             read, write = os.pipe2(os.O_CLOEXEC)
-            self._spawn(role, "sixfold.api.process", self._http.fileno(), write, str(index))
-            os.close(write)
+            try:
+                self._spawn(role, "sixfold.api.process", self._http.fileno(), write, str(index))
+            except OSError:
+                os.close(read)
+                raise
+            finally:
+                os.close(write)
             self._unready[read] = role
             self._poll.register(read, select.POLLIN)
         elif role == ENGINE:
@@ -186,13 +202,38 @@ class _Supervisor:
         else:
             self._spawn(role, "sixfold.engine.worker_process", self._listeners[role].fileno())
 
+    def _start_again(self, role: str) -> bool:
+        """A process that the machine does not give now, for want of memory, process numbers or descriptors, is a crash
+        like others: the rest of the server lives. Returns whether the server goes on."""
+        try:
+            self._start(role)
+        except OSError as e:
+            pause_s = self._restarts[role].crashed(time.monotonic(), self._work_done(role))
+            facts = {"child": role, "reason": e.strerror or str(e)}
+            if pause_s is None:
+                logger.error("%(child)s cannot be started (%(reason)s), again and again; stopping", facts)
+                return False
+            logger.error("%(child)s cannot be started (%(reason)s); trying again", facts)
+            self._due[role] = time.monotonic() + pause_s
+        return True
+
+    def _work_done(self, role: str) -> int:
+        """What rises as long as a process of this role is of use."""
+        return self._progress.n_sent if is_api(role) else self._progress.counts[Count.ENGINE_COMMITTED]
+
     def _spawn(self, role: str, module: str, fd: int, *more: int | str) -> None:
         fds = [self._life_read, self._told_read, fd, *(x for x in more if isinstance(x, int))]
         arguments = [self._run_dir, *map(str, fds), *(x for x in more if isinstance(x, str))]
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        child = self._children[role] = Child(role, process, os.pidfd_open(process.pid))
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
+        child = self._children[role] = Child(role, process, pidfd)
         self._poll.register(child.pidfd, select.POLLIN)
         self._watchdog.started(role, process.pid)
 
@@ -209,11 +250,12 @@ class _Supervisor:
                     self._on_readiness(fd)
             for child in [c for c in self._children.values() if c.pidfd in ready]:
                 if not self._on_death(child):
-                    return EXIT_CHILD_DIED
+                    return EXIT_NOT_ALIVE
             now_s = time.monotonic()
             for role in [role for role, due_s in self._due.items() if due_s <= now_s]:
                 del self._due[role]
-                self._start(role)
+                if not self._start_again(role):
+                    return EXIT_NOT_ALIVE
             if self._is_drained(now_s):
                 return EXIT_OK
             self._look(now_s)
@@ -222,8 +264,11 @@ class _Supervisor:
         """Let the engine end its step and go; `_on_death` starts the next one. One that does not turn its loop yet is
         new already."""
         engine = self._children.get(ENGINE)
-        if engine is not None and self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
+        if engine is None or engine is self._told_to_leave:
+            return
+        if self._is_announced and self._progress.counts[Count.ENGINE_TURNS]:
             logger.warning("the engine is replaced, as SIGUSR1 asks")
+            self._told_to_leave = engine
             engine.process.send_signal(signal.SIGUSR1)
 
     def _wait_ms(self) -> float | None:
@@ -284,7 +329,7 @@ class _Supervisor:
         self._watchdog.ended(child.role)
         if status == EXIT_RESTART and child.role == ENGINE:
             self._forget(child.role, status)
-            self._start(child.role)
+            self._due[child.role] = time.monotonic()
             return True
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         if -status == signal.SIGBUS:
@@ -300,12 +345,10 @@ class _Supervisor:
             )
             return False
         if self._drained_s is not None and is_api(child.role):
-            if status != 0:
+            if status not in (0, -signal.SIGUSR1):  # the wish to drain ends one that was just starting
                 logger.error("%(child)s ended unexpectedly (%(cause)s) before it had drained", facts)
             return True
-        counts = self._progress.counts
-        work_done = self._progress.n_sent if is_api(child.role) else counts[Count.ENGINE_COMMITTED]
-        pause_s = self._restarts[child.role].crashed(time.monotonic(), work_done)
+        pause_s = self._restarts[child.role].crashed(time.monotonic(), self._work_done(child.role))
         if pause_s is None:
             logger.error(
                 "%(child)s ended unexpectedly (%(cause)s), again and again without any work done between; stopping",
@@ -433,4 +476,13 @@ def _announce(config: Config, url: str, *, chats: bool) -> None:
         READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
         return
     line = curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
-    print(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}", flush=True)
+    _say(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}")
+
+
+def _say(text: str) -> None:
+    """On standard output. Whoever started the server may not read it, or be gone: nobody waits for him, and callers
+    need no words."""
+    with contextlib.suppress(OSError):
+        stream = LogStream(1, str)
+        stream.write(text)
+        stream.close()

@@ -7,6 +7,7 @@ outlive the engine. One thread; while it computes, the next step waits in the so
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import sys
 
@@ -31,6 +32,9 @@ logger = logging.getLogger("sixfold.engine.worker_process")  # the module runs u
 IDLE_S = 1.0
 """After as long without a step the worker does what later steps need. The first request of a server that just started
 comes before that."""
+
+MAX_SILENT = 16
+"""Connections that have not greeted; of more, the oldest is closed."""
 
 
 def main(argv: list[str]) -> int:
@@ -100,38 +104,50 @@ def prepare(worker: Worker) -> bool:
 
 
 def _greet(listener: socket.socket, run: RunFiles, channels: dict[str, FrameSocket]) -> int:
-    """Accept the two channels of one engine. The fence: of two engines that knock, the later one is let in.
+    """Accept the two channels of one engine. The fence: of two engines that knock, the later one is let in. Whoever
+    else is connected, and says nothing or something else, is in nobody's way.
 
     Args:
         channels: is filled.
 
     Returns:
         The engine's epoch.
-
-    Raises:
-        EOFError: an engine died while it knocked.
-        ProtocolError: who knocked is no engine of this server.
     """
     epoch = 0
-    while set(channels) != {"worker-control", "worker-steps"}:
-        channel = accept(listener)
-        if channel is None:
-            continue
-        try:
-            received = channel.receive_one()
-            greeting = codecs.decode_hello(expect(received, codecs.HELLO), config_digest=run.digest)
-        except BaseException:
+    silent: list[FrameSocket] = []
+    try:
+        while set(channels) != {"worker-control", "worker-steps"}:
+            waiting: list[socket.socket | FrameSocket] = [listener, *silent]
+            for ready in select.select(waiting, [], [])[0]:
+                if not isinstance(ready, FrameSocket):
+                    if (channel := accept(listener)) is not None:
+                        silent.append(channel)
+                    continue
+                try:
+                    received = ready.receive_next()
+                    if received is None:
+                        continue
+                    greeting = codecs.decode_hello(expect(received, codecs.HELLO), config_digest=run.digest)
+                except (EOFError, ProtocolError) as e:
+                    logger.info("a connection is not taken: %s", e)
+                    silent.remove(ready)
+                    ready.close()
+                    continue
+                silent.remove(ready)
+                if received.epoch > epoch:
+                    for older in channels.values():
+                        older.close()
+                    channels.clear()
+                    epoch = received.epoch
+                if received.epoch < epoch or greeting.role in channels:
+                    ready.close()
+                else:
+                    channels[greeting.role] = ready
+            while len(silent) > MAX_SILENT:
+                silent.pop(0).close()
+    finally:
+        for channel in silent:
             channel.close()
-            raise
-        if received.epoch > epoch:
-            for older in channels.values():
-                older.close()
-            channels.clear()
-            epoch = received.epoch
-        if received.epoch < epoch or greeting.role in channels:
-            channel.close()
-        else:
-            channels[greeting.role] = channel
     return epoch
 
 

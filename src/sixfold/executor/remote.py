@@ -6,6 +6,7 @@ Control (greeting, facts, the notice of a death) has a socket of its own, so tha
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from sixfold.errors import EngineDead
 from sixfold.executor.wire import decode_result, encode, pack
@@ -52,18 +53,19 @@ class RemoteExecutor:
         except OSError as e:
             raise EngineDead("the worker process is gone") from e
 
-    def poll(self) -> StepResult | None:
-        """A result that is here already, or None. Never waits.
+    def poll(self) -> Iterable[StepResult]:
+        """The results that are here already, in order. Never waits.
 
         Raises:
             EngineDead: the worker closed its end.
         """
-        if not self._results:
-            frames = self.steps.receive()
-            if frames is None:
-                raise EngineDead("the worker process is gone")
-            self._results.extend(decode_result(f.body) for f in frames)
-        return self._results.popleft() if self._results else None
+        frames = self.steps.receive()
+        if frames is None:
+            raise EngineDead("the worker process is gone")
+        self._results.extend(decode_result(f.body) for f in frames)
+        results = list(self._results)
+        self._results.clear()
+        return results
 
     def collect(self) -> StepResult:
         while not self._results:

@@ -42,25 +42,22 @@ _result_decoder = msgspec.msgpack.Decoder(StepResult)
 
 def pack(plan: StepPlan) -> PackedStep:
     """The plan's lists as bytes."""
-    columns = b"".join(
-        _int32(column)
-        for column in (
-            plan.slots,
-            plan.generations,
-            plan.incarnations,
-            plan.starts,
-            plan.counts,
-            plan.flags,
-            plan.table_starts,
-            plan.table_counts,
-        )
+    columns = _int32(
+        *plan.slots,
+        *plan.generations,
+        *plan.incarnations,
+        *plan.starts,
+        *plan.counts,
+        *plan.flags,
+        *plan.table_starts,
+        *plan.table_counts,
     )
     return PackedStep(
         plan.engine_epoch,
         plan.step_id,
         len(plan.slots),
         columns,
-        _int32(plan.table_blocks),
+        _int32(*plan.table_blocks),
         _pairs(plan.copies),
         _pairs(plan.frees),
         plan.admits,
@@ -84,8 +81,8 @@ def decode_result(data: bytes) -> StepResult:
 
 
 def _pairs(pairs: Iterable[tuple[int, int]]) -> bytes:
-    return _int32([x for pair in pairs for x in pair])
+    return _int32(*[x for pair in pairs for x in pair])
 
 
-def _int32(numbers: list[int]) -> bytes:
+def _int32(*numbers: int) -> bytes:
     return struct.pack(f"{len(numbers)}i", *numbers)

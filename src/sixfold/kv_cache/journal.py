@@ -70,6 +70,7 @@ class Journal:
     def __init__(self, memory: memoryview, num_blocks: int, block_size: int) -> None:
         self._body = struct.Struct(f"<Q16s32s{4 * block_size}s")
         self._stride = _stride(block_size)
+        self._record = struct.Struct(f"<Q{self._body.size}sI")
         self._crc_at = 8 + self._body.size
         self._memory = memory
 
@@ -94,15 +95,15 @@ class Journal:
 
     def write(self, block: BlockId, sealed: Sealed) -> None:
         """The block's content is in memory and final."""
-        memory, at = self._memory, OWNER_BYTES + block * self._stride
+        at = OWNER_BYTES + block * self._stride
         digest, content, parent, node = sealed
-        _NODE.pack_into(memory, at, 0)
         if isinstance(parent, bytes):
-            self._body.pack_into(memory, at + 8, 0, digest, parent, content)
+            body = self._body.pack(0, digest, parent, content)
         else:
-            self._body.pack_into(memory, at + 8, parent, digest, NO_SALT, content)
-        _CRC.pack_into(memory, at + self._crc_at, self._crc(block, node))
-        _NODE.pack_into(memory, at, node)
+            body = self._body.pack(parent, digest, NO_SALT, content)
+        # In the order of the addresses: the record loses its node before anything else.
+        self._record.pack_into(self._memory, at, 0, body, _crc(block, node, body))
+        _NODE.pack_into(self._memory, at, node)
 
     def clear(self, block: BlockId) -> None:
         """The block may be written from now on."""
@@ -115,20 +116,20 @@ class Journal:
             if not node:
                 continue
             at = OWNER_BYTES + block * self._stride
-            if _CRC.unpack_from(memory, at + crc_at)[0] != self._crc(block, node):
+            if _CRC.unpack_from(memory, at + crc_at)[0] != _crc(block, node, memory[at + 8 : at + crc_at]):
                 yield BlockId(block), None
             else:
                 parent, digest, salt, content = self._body.unpack_from(memory, at + 8)
                 yield BlockId(block), Sealed(digest, content, parent or salt, node)
 
-    def _crc(self, block: int, node: int) -> int:
-        """Of the record that is in memory, `node` excepted, which it will have."""
-        at = OWNER_BYTES + block * self._stride
-        return zlib.crc32(self._memory[at + 8 : at + self._crc_at], zlib.crc32(_NODE.pack(node), block))
-
     def _nodes(self) -> memoryview:
         """[num_blocks] A pool may have a million blocks: they are not looked at one by one."""
         return self._memory.cast("Q")[OWNER_BYTES // 8 :: self._stride // 8]
+
+
+def _crc(block: int, node: int, body: bytes | memoryview) -> int:
+    """Of a record that holds `node` and `body`."""
+    return zlib.crc32(body, zlib.crc32(_NODE.pack(node), block))
 
 
 def _stride(block_size: int) -> int:

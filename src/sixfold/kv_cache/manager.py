@@ -15,22 +15,18 @@ one exception, a prompt whose last block is partly filled and that several choic
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable
 
+from sixfold.kv_cache.block_map import BlockMap
 from sixfold.kv_cache.block_pool import BlockPool
 from sixfold.kv_cache.block_table import BlockTable, Grant, Prefix, StepBlocks
 from sixfold.kv_cache.journal import Journal
 from sixfold.kv_cache.prefix_index import Parent, PrefixIndex
 from sixfold.kv_cache.token_chain import Digest, TokenChain, keyed_digest, salt_name
 from sixfold.messages import BlockId
-from sixfold.messages.view import CACHED, FREE, HELD, SHARED
 
-__all__ = ["MAP_CELLS", "KVCacheManager"]
-
-MAP_CELLS = 1 << 16
-"""Of a block map, at most."""
+__all__ = ["KVCacheManager"]
 
 NO_PREFIX = Prefix()
 
@@ -64,6 +60,7 @@ class KVCacheManager:
         self._hash_key = hash_key
         self._digest = digest or keyed_digest(hash_key)
         self._pool = BlockPool(num_blocks)
+        self._map = BlockMap(self._pool)
         self._index = PrefixIndex(journal if enable_prefix_caching else None)
         self._open: set[BlockTable] = set()
         self.n_adopted = self.n_rejected = 0
@@ -162,8 +159,14 @@ class KVCacheManager:
             if row.prefix is not None:
                 self._open_table(row.table, row.prefix)
         # Only now: taking evicts idle blocks, and the shared ones above must not be among them.
+        refs, block_size = self._pool.refs, self.block_size
         for row in plan.rows:
-            self._extend(row)
+            blocks = row.table.blocks
+            row.first_new = len(blocks)
+            if len(blocks) * block_size < row.end:
+                self._extend(row)
+            # The first block written decides: those behind it were never shared, for only full blocks are.
+            assert refs[blocks[row.start // block_size]] == 1, "a step would write a shared block"
             if row.prefix is not None:
                 row.first_new = 0
                 if row.prefix.copy_from is not None:
@@ -180,6 +183,7 @@ class KVCacheManager:
             nodes.append(node)
             if displaced is not None:
                 self._pool.discard(displaced)
+                self._map.note([displaced])
 
     def distrust(self, table: BlockTable) -> None:
         """The values in an open table's blocks may be NaN: from now on nobody finds them, nor any that follow."""
@@ -193,6 +197,7 @@ class KVCacheManager:
         # From the tail: a block is evicted before the blocks in front of it, without which it could not be found.
         for block in reversed(table.blocks):
             self._pool.drop(block, retain=block in self._index)
+        self._map.note(table.blocks)
         table.blocks = []
         table.nodes = []
         table.is_open = False
@@ -201,9 +206,11 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> int:
         """Forget every retained block, and let no table that is open now retain any. Returns how many became free."""
         n_free_before = self._pool.n_free
-        for block in self._index.blocks():
+        forgotten = list(self._index.blocks())
+        for block in forgotten:
             self._index.forget(block)
             self._pool.discard(block)
+        self._map.note(forgotten)
         for table in self._open:
             table.seals = False
         return self._pool.n_free - n_free_before
@@ -221,40 +228,14 @@ class KVCacheManager:
     def _extend(self, row: Grant) -> None:
         """Take blocks until the row's table covers [0, end)."""
         blocks = row.table.blocks
-        row.first_new = len(blocks)
         while len(blocks) * self.block_size < row.end:
             block = self._pool.take()
             self._index.forget(block)
             blocks.append(block)
-        # The first block written decides: those behind it were never shared, for only full blocks are.
-        assert self._pool.refs[blocks[row.start // self.block_size]] == 1, "a step would write a shared block"
 
     def block_map(self, holders: Iterable[tuple[int, BlockTable]]) -> tuple[int, bytes]:
-        """The pool as a picture. Looks at each block that is not free, once.
-
-        Args:
-            holders: slot and table of each choice that has a slot.
-
-        Returns:
-            (blocks per cell, cells): see `EngineView.cells`. At most MAP_CELLS of them.
-        """
-        refs = self._pool.refs
-        stride = -(-len(refs) // MAP_CELLS)
-        if stride > 1:
-            # Of so many blocks only every so many-th is looked at.
-            idle = self._pool.idle()
-            cells = array(
-                "H", (HELD if refs[b] else CACHED if b in idle else FREE for b in range(0, len(refs), stride))
-            )
-            return stride, cells.tobytes()
-        cells = array("H", bytes(2 * len(refs)))
-        for block in self._pool.idle():
-            cells[block] = CACHED
-        for slot, table in holders:
-            own = HELD + slot
-            for block in table.blocks:
-                cells[block] = own if refs[block] == 1 else SHARED
-        return 1, cells.tobytes()
+        """The pool as a picture: see `BlockMap.look`."""
+        return self._map.look(holders)
 
     def check(self) -> None:
         """Raises AssertionError unless tables, counts, states and index agree."""

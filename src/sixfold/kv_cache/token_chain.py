@@ -11,7 +11,7 @@ prefix index compares contents before it believes a name.
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -28,8 +28,12 @@ DIGEST_BYTES = 16
 def keyed_digest(key: bytes) -> Digest:
     """Return BLAKE2b with this key (at most 64 bytes)."""
 
+    keyed = blake2b(digest_size=DIGEST_BYTES, key=key)
+
     def digest(data: bytes) -> bytes:
-        return blake2b(data, digest_size=DIGEST_BYTES, key=key).digest()
+        state = keyed.copy()
+        state.update(data)
+        return state.digest()
 
     return digest
 
@@ -60,7 +64,7 @@ class TokenChain:
         twin: the chain of a sequence whose first `n_common_blocks` blocks hold the same tokens: they are named there.
     """
 
-    __slots__ = ("_block_size", "_digest", "_n_twin", "_names", "_token_ids", "_twin", "salt")
+    __slots__ = ("_block_size", "_content", "_digest", "_n_twin", "_names", "_token_ids", "_twin", "salt")
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class TokenChain:
     ) -> None:
         self._token_ids = token_ids
         self._block_size = block_size
+        self._content = f"{block_size}i"
         self._digest = digest
         self._names: list[BlockName] = []
         self._twin = twin
@@ -92,6 +97,6 @@ class TokenChain:
         index = self._n_twin + len(self._names)
         start, end = index * self._block_size, (index + 1) * self._block_size
         assert end <= len(self._token_ids), "only a full block has a name"
-        content = array("i", self._token_ids[start:end]).tobytes()
+        content = struct.pack(self._content, *self._token_ids[start:end])
         above = self.name(index - 1)[0] if index else root_digest(self._digest, self.salt)
         return block_digest(self._digest, above, content), content

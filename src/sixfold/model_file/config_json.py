@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, FolderKind, of_model_type
 from sixfold.model_file.gguf_model import all_but_every_nth
 from sixfold.model_file.model_config import ModelConfig, RopeScaling
 from sixfold.model_file.regular_file import naming_faults, read_whole
-from sixfold.model_file.rope import llama3_factors, longrope_attention_factor, yarn_attention_factor
+from sixfold.model_file.rope import llama3_factors, longrope_attention_factor, single, yarn_attention_factor
 
 __all__ = ["ConfigJson", "folder_config"]
 
@@ -124,7 +123,7 @@ class ConfigJson:
 
     def single(self, key: str, default: float | None = None) -> float:
         """A finite number in single precision, as GGUF keeps it: both kinds of file then give the same results."""
-        return float(np.float32(self.number(key, default)))
+        return single(self.number(key, default))
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._value(key, default)
@@ -144,7 +143,7 @@ class ConfigJson:
         plain = isinstance(value, list) and len(value) <= 4096
         if not plain or not all(type(entry) in (int, float) and abs(entry) < 1e30 for entry in value):
             raise ModelFileError(f"{key} is not a list of numbers")
-        return tuple(float(np.float32(entry)) for entry in value)
+        return tuple(map(single, value))
 
     def _value(self, key: str, default: Any) -> Any:
         value = self.get(key, default)

@@ -28,12 +28,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias, cast, overload
 
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.model_file.regular_file import map_whole, naming_faults
 from sixfold.model_file.tensor_types import SUPPORTED_TYPES, TENSOR_TYPES, TensorType
 
@@ -61,20 +59,20 @@ _PARTS_MAX = 1024
 _PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-_SCALARS: dict[int, tuple[struct.Struct, str]] = {
-    0: (struct.Struct("<B"), "<u1"),
-    1: (struct.Struct("<b"), "<i1"),
-    2: (struct.Struct("<H"), "<u2"),
-    3: (struct.Struct("<h"), "<i2"),
-    4: (struct.Struct("<I"), "<u4"),
-    5: (struct.Struct("<i"), "<i4"),
-    6: (struct.Struct("<f"), "<f4"),
-    _BOOL: (struct.Struct("<B"), "<u1"),
-    10: (struct.Struct("<Q"), "<u8"),
-    11: (struct.Struct("<q"), "<i8"),
-    12: (struct.Struct("<d"), "<f8"),
+_SCALARS: dict[int, struct.Struct] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    _BOOL: struct.Struct("<B"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
 }
-"""Value type -> (reader of one, NumPy type of many)."""
+"""Value type -> reader of one."""
 
 
 class StringArray(Sequence[str]):
@@ -120,8 +118,8 @@ class StringArray(Sequence[str]):
         return iter(self.strings())
 
 
-MetadataValue: TypeAlias = "bool | int | float | str | StringArray | npt.NDArray[Any] | list[MetadataValue]"
-"""Numbers in arrays are read-only NumPy views of the map; an array of arrays is a list."""
+MetadataValue: TypeAlias = "bool | int | float | str | StringArray | memoryview[Any] | list[MetadataValue]"
+"""Numbers in arrays are read-only views of the map, in the file's own type; an array of arrays is a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +267,14 @@ class GGUFFile:
         with self.naming_faults():
             return value.strings()
 
-    def numbers(self, key: str) -> npt.NDArray[Any]:
-        """The numbers of an array, [count], read-only, in the file's own type.
+    def numbers(self, key: str) -> memoryview[Any]:
+        """The numbers of an array, [count], read-only, in the file's own type: `format` tells which.
 
         Raises:
             ModelFileError: it is missing or something else.
         """
         value = self._get(key, None)
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, memoryview):
             raise self._fault(f"{key} is not an array of numbers")
         return value
 
@@ -387,7 +385,7 @@ def _read_value(cursor: _Cursor, key: str, kind: int) -> MetadataValue:
         return _read_array(cursor, key, nested=False)
     if kind not in _SCALARS:
         raise ModelFileError(f"{key} has the unknown value type {kind}")
-    value: int | float = cursor.read(_SCALARS[kind][0], key)
+    value: int | float = cursor.read(_SCALARS[kind], key)
     if kind == _BOOL:
         if value not in (0, 1):
             raise ModelFileError(f"{key} is neither true nor false ({value})")
@@ -410,17 +408,18 @@ def _read_array(cursor: _Cursor, key: str, *, nested: bool) -> MetadataValue:
         return [_read_array(cursor, key, nested=True) for _ in range(count)]
     if kind not in _SCALARS:
         raise ModelFileError(f"{key} is an array of the unknown value type {kind}")
-    dtype = np.dtype(_SCALARS[kind][1])
-    n_bytes = count * dtype.itemsize
+    n_bytes = count * _SCALARS[kind].size
     if n_bytes > cursor.left():
         raise ModelFileError(f"the file ends inside {key} ({n_bytes} bytes announced, {cursor.left()} left)")
-    values = np.frombuffer(cursor.buffer, dtype, count=count, offset=cursor.pos) if count else np.empty(0, dtype)
+    if not count:
+        return memoryview(b"")
+    raw = memoryview(cursor.buffer)[cursor.pos : cursor.pos + n_bytes]
     cursor.pos += n_bytes
-    if kind == _BOOL:
-        if count and values.max() > 1:
-            raise ModelFileError(f"{key} holds values that are neither true nor false")
-        return values.astype(np.bool_)
-    return values
+    if kind != _BOOL:
+        return raw.cast(cast("Any", _SCALARS[kind].format[1:]))
+    if max(raw) > 1:
+        raise ModelFileError(f"{key} holds values that are neither true nor false")
+    return raw.cast("?")
 
 
 def _step_over_strings(cursor: _Cursor, key: str, count: int) -> StringArray:

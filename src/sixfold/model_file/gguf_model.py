@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sixfold.errors import ModelFileError
 from sixfold.model_file.architectures import Architecture, of_gguf
 from sixfold.model_file.gguf import GGUFFile, StringArray
@@ -122,7 +120,7 @@ def _refuse_unread(file: GGUFFile, entry: Architecture) -> None:
         if name in _WITHOUT_EFFECT_AT:
             changes = value not in _WITHOUT_EFFECT_AT[name]
         else:
-            changes = bool(value.any() if isinstance(value, np.ndarray) else value)
+            changes = any(value) if isinstance(value, memoryview) else bool(value)
         if changes:
             raise ModelFileError(f"{key[:200]} is not supported")
 
@@ -153,7 +151,7 @@ def _attention_scale(entry: Architecture, n_layers: int, hidden: int, n_heads: i
 def _windows(file: GGUFFile, entry: Architecture, n_layers: int) -> tuple[int, ...]:
     window = file.u32(f"{entry.name}.attention.sliding_window", 0)
     pattern_key = f"{entry.name}.attention.sliding_window_pattern"
-    if isinstance(file.metadata.get(pattern_key), np.ndarray):
+    if isinstance(file.metadata.get(pattern_key), memoryview):
         pattern = file.numbers(pattern_key)
         if len(pattern) != n_layers:
             raise ModelFileError(f"{pattern_key} has {len(pattern)} entries for {n_layers} layers")

@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 
 __all__ = ["ModelConfig", "RopeKind", "RopeScaling"]
 

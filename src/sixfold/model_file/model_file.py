@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.model_file.model_config import ModelConfig
 from sixfold.model_file.quantize import FLOAT_TYPES, QUANTIZED_TYPES, quantize, to_float32
 from sixfold.model_file.regular_file import naming_faults
@@ -32,7 +31,8 @@ from sixfold.model_file.tensor_types import F32, Q8_0, TENSOR_TYPES
 
 __all__ = ["Matrix", "ModelFile", "Stored", "row_bytes"]
 
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)

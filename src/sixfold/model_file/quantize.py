@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.model_file.tensor_types import BF16, F16, F32, Q4_1, Q8_0
 
 __all__ = ["FLOAT_TYPES", "QUANTIZED_TYPES", "quantize", "to_float32"]
 
-Float32 = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    Float32 = npt.NDArray[np.float32]
+    Bytes = npt.NDArray[np.uint8]
 
-FLOAT_TYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), F16: np.dtype("<f2"), BF16: np.dtype("<u2")}
+FLOAT_TYPES = {F32: "<f4", F16: "<f2", BF16: "<u2"}
 QUANTIZED_TYPES = {"q8_0": Q8_0, "q4_1": Q4_1}
 """What `--quantize` names -> type of the layers' matrices."""
 
@@ -51,7 +50,7 @@ def quantize(raw: Bytes, ggml_type: int, n_rows: int, k: int, to: int) -> Bytes:
     if k % _BLOCK:
         raise ValueError(f"rows of {k} values do not divide into blocks of {_BLOCK}")
     encode, block_bytes = (_q8_0, 34) if to == Q8_0 else (_q4_1, 20)
-    width = FLOAT_TYPES[ggml_type].itemsize
+    width = np.dtype(FLOAT_TYPES[ggml_type]).itemsize
     n_blocks = n_rows * k // _BLOCK
     out = np.empty((n_blocks, block_bytes), np.uint8)
     step = _CHUNK_VALUES // _BLOCK

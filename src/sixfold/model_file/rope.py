@@ -6,23 +6,24 @@ Sources: YaRN (arXiv 2309.00071), equation 22; LongRoPE (arXiv 2402.13753); Llam
 from __future__ import annotations
 
 import math
-
-import numpy as np
+import struct
 
 from sixfold.errors import ModelFileError
 
-__all__ = ["llama3_factors", "longrope_attention_factor", "yarn_attention_factor"]
+__all__ = ["llama3_factors", "longrope_attention_factor", "single", "yarn_attention_factor"]
+
+_SINGLE = struct.Struct("<f")
 
 
 def yarn_attention_factor(factor: float) -> float:
-    return _single(0.1 * math.log(factor) + 1.0) if factor > 1 else 1.0
+    return single(0.1 * math.log(factor) + 1.0) if factor > 1 else 1.0
 
 
 def longrope_attention_factor(factor: float, original: int) -> float:
     """Of a model made for `original` positions and stretched to `factor` times as many."""
     if original <= 1 or factor <= 1:
         return 1.0
-    return _single(math.sqrt(1 + math.log(factor) / math.log(original)))
+    return single(math.sqrt(1 + math.log(factor) / math.log(original)))
 
 
 def llama3_factors(
@@ -48,9 +49,9 @@ def llama3_factors(
         else:
             smooth = (turns - low) / (high - low)
             factors.append(1 / ((1 - smooth) / factor + smooth))
-    return tuple(map(_single, factors))
+    return tuple(map(single, factors))
 
 
-def _single(value: float) -> float:
+def single(value: float) -> float:
     """In single precision, as GGUF keeps such numbers: both kinds of file then give the same results."""
-    return float(np.float32(value))
+    return float(_SINGLE.unpack(_SINGLE.pack(value))[0])

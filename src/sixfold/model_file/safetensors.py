@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
+from sixfold.lazy_numpy import np, npt
 from sixfold.model_file.regular_file import map_whole, naming_faults, read_whole
 
 __all__ = ["SafetensorsFile", "SafetensorsTensor", "shard_names"]

@@ -9,6 +9,7 @@ OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER.
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import threading
 import time
@@ -87,6 +88,7 @@ class SpanQueue:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._library: _Library | None = None
         self._warned_s = -WARN_EVERY_S
         self.n_dropped = 0
         """Spans that nobody will see; of a call that found the queue full, only the two that every call has."""
@@ -113,21 +115,24 @@ class SpanQueue:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        library = _Library(self._url, self._instance, self._version)
         while True:
             if not self._closing:
                 self._wake.wait(PERIOD_S)
                 self._wake.clear()
             batch = [self._calls.popleft() for _ in range(min(MAX_BATCH, len(self._calls)))]
             if batch:
-                self._send(library, batch)
+                self._send(batch)
             elif self._closing:
-                library.close()
+                if self._library is not None:
+                    self._library.close()
                 return
 
-    def _send(self, library: _Library, batch: list[EndedCall]) -> None:
+    def _send(self, batch: list[EndedCall]) -> None:
         n_spans = 2 * len(batch)
         try:
+            if self._library is None:  # which refuses a variable that it does not understand
+                self._library = _Library(self._url, self._instance, self._version)
+            library = self._library
             known = self._timelines(batch) if self._timelines is not None else [None] * len(batch)
             spans = library.spans(zip(batch, known, strict=True))
             n_spans = len(spans)
@@ -158,7 +163,7 @@ class _Library:
                 ended.append(span)
 
         self._ended = ended
-        self._exporter: Any = OTLPSpanExporter(endpoint=url, timeout=SEND_S)
+        self._exporter: Any = OTLPSpanExporter(endpoint=url, timeout=SEND_S, session=_session())
         resource = {"service.name": "sixfold", "service.version": version}
         if instance:
             resource["service.instance.id"] = instance
@@ -208,3 +213,28 @@ class _Library:
 
     def close(self) -> None:
         self._exporter.shutdown()
+
+
+def _session() -> Any:
+    """What the exporter sends with. It believes a collector the head of its answer and reads no more: what follows may
+    have no end, or unpack to gigabytes. And spans go where they were sent, not where an answer points to."""
+    import requests
+
+    class HeadOnly(requests.Session):
+        def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+            with super().request(*args, **{**kwargs, "stream": True, "allow_redirects": False}) as answer:
+                if answer.headers.get("Content-Length") == "0":
+                    _ = answer.content  # the connection is used again
+            if answer.is_redirect:
+                raise requests.TooManyRedirects
+            head = requests.Response()
+            head.status_code, head.reason, head.headers, head.url = (
+                answer.status_code,
+                answer.reason,
+                answer.headers,
+                answer.url,
+            )
+            head.raw = io.BytesIO()
+            return head
+
+    return HeadOnly()

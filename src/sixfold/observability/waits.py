@@ -123,9 +123,9 @@ _API = (
     ),
     _idle(
         "api.live",
-        "api/debug/feed.py: next, wait_news",
+        "api/debug/feed.py: next, wait_round",
         "one who watches, for the next view of the engine",
-        bound="0.25 s (feed.HEARTBEAT_S)",
+        bound="0.25 s (feed.HEARTBEAT_S); where frames are dear, 2 s (feed.MAX_PERIOD_S)",
     ),
     _overlappable(
         "api.peers",
@@ -133,6 +133,14 @@ _API = (
         "a call that is about all API processes, for the others' answers",
         meanwhile="the event loop",
         bound="1 s (peers.ANSWER_S)",
+        timed=False,
+    ),
+    _overlappable(
+        "api.scrapes",
+        "api/admin.py: metrics",
+        "a call for `/metrics`, for those that came in the same moment",
+        meanwhile="the event loop, which gets a turn after each",
+        bound="the time to render each of them",
         timed=False,
     ),
     _idle(
@@ -144,7 +152,7 @@ _API = (
     _idle(
         "api.dead", "engine/client.py: gone", "an API process, for an engine that will not come again", bound="the end"
     ),
-    _idle("api.loop", "api/server.py: main_loop", "the server, for its end", bound="SIGTERM"),
+    _idle("api.loop", "api/server.py: startup, main_loop", "the server, for callers, and for its end", bound="SIGTERM"),
 )
 
 _ENGINE = (
@@ -315,7 +323,7 @@ _SUPERVISOR = (
     ),
     _invariant(
         "supervisor.stop",
-        "engine/supervisor.py: _stop",
+        "engine/supervisor.py: _stop, _spawn",
         "the end of a server, for its processes",
         protects="no process outlives its server",
         test="e2e/test_processes.py::test_a_signal_stops_everything_within_two_seconds",

@@ -37,13 +37,23 @@ def end_after(sequence: Sequence, token_id: int) -> Finish | None:
 
 def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> TokenDelta:
     """The newest token, already appended to the sequence."""
-    prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     request = sequence.request
+    first_index = len(sequence.token_ids) - sequence.n_prompt - 1
+    if sequence.has_spoken and logprobs is None:
+        return TokenDelta(
+            uid=request.uid,
+            choice=sequence.choice,
+            attempt=request.attempt,
+            first_index=first_index,
+            token_ids=[token_id],
+            finish=finish,
+        )
+    prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     return TokenDelta(
         uid=request.uid,
         choice=sequence.choice,
         attempt=request.attempt,
-        first_index=len(sequence.token_ids) - sequence.n_prompt - 1,
+        first_index=first_index,
         token_ids=[token_id],
         logprobs=None if logprobs is None else [logprobs],
         prompt_logprobs=prompt_logprobs,

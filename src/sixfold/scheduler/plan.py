@@ -11,10 +11,11 @@ from sixfold.scheduler.sequence import Sequence
 __all__ = ["Plan", "Row"]
 
 
-class Row(Grant, kw_only=True):
+class Row(Grant, kw_only=True, gc=False):
     """One sequence's part of a step: it computes positions [start, end).
 
-    `prefix` is given when the row also admits the sequence to a slot.
+    `prefix` is given when the row also admits the sequence to a slot. Nothing that a row refers to refers to a row:
+    Python need not search them for garbage.
     """
 
     sequence: Sequence

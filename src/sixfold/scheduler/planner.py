@@ -149,9 +149,10 @@ class Planner:
             sequences = sorted(sequences, key=_by_last_turn)
         rows, preempted, block_size = draft.plan.rows, draft.plan.preempted, self._kv.block_size
         n_rows_before = len(rows)
+        n_rows_end = n_rows_before + n_rows_max
         later: list[Sequence] = []
         for index, sequence in enumerate(sequences):
-            if len(rows) - n_rows_before == n_rows_max:
+            if len(rows) == n_rows_end:
                 later = sequences[index:]
                 break
             if preempted and sequence in preempted:

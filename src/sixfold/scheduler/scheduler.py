@@ -338,17 +338,30 @@ class Scheduler:
             copies=list(plan.copies),
         )
         fork_parents: list[Sequence] = []
-        n_decode = 0
+        n_decode, turn = 0, self._next_turn
         for row in plan.rows:
+            sequence, end = row.sequence, row.end
             if row.prefix is not None:
                 self._admit(row, now_s)
-                step.admits.append(slot_admit(row.sequence))
+                step.admits.append(slot_admit(sequence))
                 if row.fork_parent is not None:
                     row.fork_parent.n_steps_in_flight += 1
                     fork_parents.append(row.fork_parent)
-            n_decode += row.start >= row.sequence.n_prompt and row.end == row.start + 1
-            self._move_on(row)
-        write_rows(step, plan.rows)
+            # From here on the row's tokens count as computed, and the one that it draws as known.
+            if end == sequence.n_known and sequence.limit:
+                row.flags = SAMPLE
+                if end < sequence.target:
+                    sequence.n_known = end + 1
+            sequence.n_planned = end
+            sequence.n_steps_in_flight += 1
+            sequence.last_turn = turn
+            turn += 1
+            if row.start < sequence.n_prompt:
+                self._read_prompt(row)
+            elif end == row.start + 1:
+                n_decode += 1
+        self._next_turn = turn
+        sequences = write_rows(step, plan.rows, self._outstanding[-1] if self._outstanding else None)
         self._chronicle.launched(step, plan.rows)
         self._tell_reason()
         counters = self._counters
@@ -357,7 +370,7 @@ class Scheduler:
         counters.step_prefill_tokens = step.n_tokens - n_decode
         counters.decode_rows += n_decode
         counters.prefilled_tokens += counters.step_prefill_tokens
-        self._outstanding.append(LaunchedStep(step, plan.rows, fork_parents))
+        self._outstanding.append(LaunchedStep(step, plan.rows, sequences, fork_parents))
         return step
 
     def _tell_reason(self) -> None:
@@ -382,20 +395,14 @@ class Scheduler:
         insort(self._running, sequence, key=_by_rank)
         sequence.slot, sequence.generation = self._slots.take()
 
-    def _move_on(self, row: Row) -> None:
-        """From here on the row's tokens count as computed, and the one that it draws as known."""
-        sequence, end = row.sequence, row.end
-        if end == sequence.n_known and sequence.limit:
-            row.flags = SAMPLE
-            sequence.n_known = min(end + 1, sequence.target)
-        elif not sequence.limit and sequence.request.message.pooling:
+    def _read_prompt(self, row: Row) -> None:
+        """What is wanted of the part of a prompt that the row computes; with its end, the other choices may begin."""
+        sequence = row.sequence
+        if not sequence.limit and sequence.request.message.pooling:
             row.flags = EMBED
         if sequence.prompt_logprobs is not None and row.start < sequence.n_prompt - 1:
             row.flags |= PROMPT_LOGPROBS
-        sequence.n_planned = end
-        sequence.n_steps_in_flight += 1
-        sequence.last_turn, self._next_turn = self._next_turn, self._next_turn + 1
-        if row.start < sequence.n_prompt <= end and sequence.limit:
+        if sequence.n_prompt <= row.end and sequence.limit:
             self._queue_held(sequence.request, n_max=sequence.request.message.n)
 
     def commit(self, result: StepResult, now_s: float) -> list[TokenDelta]:
@@ -410,48 +417,46 @@ class Scheduler:
         n_open_before = self._n_open
         deltas: list[TokenDelta] = []
         running, preempting = State.RUNNING, State.PREEMPTING  # looking up a member is slow in Python 3.11
+        status, token_ids, logprobs = result.status, result.token_ids, result.logprobs
+        ok, block_size, n_drawn = RowStatus.OK, self._kv.block_size, 0
         for index, row in enumerate(launched.rows):
-            sequence = row.sequence
+            sequence, end = row.sequence, row.end
             sequence.n_steps_in_flight -= 1
-            if sequence.state is running or sequence.state is preempting:
-                self._apply(row, index, result, deltas)
-            else:
+            if status[index] != ok:
+                # Whatever these blocks hold, nobody else shall reuse it.
+                self._kv.distrust(row.table)
+            if sequence.state is not running and sequence.state is not preempting:
                 self._counters.wasted_rows += 1
-                if result.status[index] != RowStatus.OK:
-                    self._kv.distrust(row.table)
+            elif status[index] != ok:
+                self._finish(sequence, fault(status[index]), deltas)
+            else:
+                sequence.n_computed = end
+                if sequence.prompt_logprobs is not None:
+                    sequence.prompt_logprobs += scored_prompt(result, index, row)
+                if end // block_size > len(row.table.nodes):
+                    self._kv.seal(row.table, end)
+                if row.flags & SAMPLE:
+                    n_drawn += 1
+                    token_id = token_ids[index]
+                    if token_id < 0:
+                        raise ProtocolError(f"result of step {result.step_id} lacks a token")
+                    sequence.token_ids.append(token_id)
+                    # The limit is reached with the token behind the target.
+                    may_end = end >= sequence.target or token_id in sequence.stop_ids
+                    finish = end_after(sequence, token_id) if may_end else None
+                    deltas.append(token_delta(sequence, token_id, logprobs.get(index), finish))
+                    if finish is not None:
+                        self._close(sequence, finish.reason)
+                elif not sequence.limit and end == sequence.n_prompt:
+                    self._finish(sequence, Finish("length"), deltas, embedding_of(result, index, row))
             if sequence.state is not running:
                 self._pass_fence(sequence)
+        self._counters.generated_tokens += n_drawn
         for parent in launched.fork_parents:
             parent.n_steps_in_flight -= 1
             self._pass_fence(parent)
         self._pace.record(now_s, n_open_before - self._n_open, is_busy=len(self._queue) > 0)
         return deltas
-
-    def _apply(self, row: Row, index: int, result: StepResult, deltas: list[TokenDelta]) -> None:
-        """One row's result, for a choice that has not ended."""
-        sequence, end = row.sequence, row.end
-        if result.status[index] != RowStatus.OK:
-            # Whatever these blocks hold, nobody else shall reuse it.
-            self._kv.distrust(row.table)
-            self._finish(sequence, fault(result.status[index]), deltas)
-            return
-        sequence.n_computed = end
-        if sequence.prompt_logprobs is not None:
-            sequence.prompt_logprobs += scored_prompt(result, index, row)
-        if end // self._kv.block_size > len(row.table.nodes):
-            self._kv.seal(row.table, end)
-        if row.flags & SAMPLE:
-            token_id = result.token_ids[index]
-            if token_id < 0:
-                raise ProtocolError(f"result of step {result.step_id} lacks a token")
-            sequence.token_ids.append(token_id)
-            self._counters.generated_tokens += 1
-            finish = end_after(sequence, token_id)
-            deltas.append(token_delta(sequence, token_id, result.logprobs.get(index), finish))
-            if finish is not None:
-                self._close(sequence, finish.reason)
-        elif not sequence.limit and end == sequence.n_prompt:
-            self._finish(sequence, Finish("length"), deltas, embedding_of(result, index, row))
 
     # ---- endings ----------------------------------------------------------------------------------------------------
 

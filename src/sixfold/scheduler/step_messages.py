@@ -17,6 +17,8 @@ class LaunchedStep(NamedTuple):
 
     message: StepPlan
     rows: list[Row]
+    sequences: list[Sequence]
+    """[rows] Theirs."""
     fork_parents: list[Sequence]
     """Their blocks are read by the step's copies."""
 
@@ -38,20 +40,34 @@ def slot_admit(sequence: Sequence) -> SlotAdmit:
     )
 
 
-def write_rows(step: StepPlan, rows: list[Row]) -> None:
-    """Write the rows: their keys, their work and the new parts of their block tables."""
+def write_rows(step: StepPlan, rows: list[Row], before: LaunchedStep | None) -> list[Sequence]:
+    """Write the rows: their keys, their work and the new parts of their block tables.
+
+    Args:
+        before: the latest step, if it is outstanding. A sequence that is in it has kept its slot, so the keys of the
+            same sequences are the same.
+
+    Returns:
+        [rows] Their sequences.
+    """
     sequences = [row.sequence for row in rows]
-    step.slots = [sequence.slot for sequence in sequences]
-    step.generations = [sequence.generation for sequence in sequences]
-    step.incarnations = [sequence.incarnation for sequence in sequences]
+    if before is not None and sequences == before.sequences:
+        same = before.message
+        step.slots, step.generations, step.incarnations = same.slots, same.generations, same.incarnations
+    else:
+        step.slots = [sequence.slot for sequence in sequences]
+        step.generations = [sequence.generation for sequence in sequences]
+        step.incarnations = [sequence.incarnation for sequence in sequences]
     step.starts = [row.start for row in rows]
     step.counts = [row.end - row.start for row in rows]
     step.flags = [row.flags for row in rows]
     step.table_starts = [row.first_new for row in rows]
     step.table_counts = [len(row.table.blocks) - row.first_new for row in rows]
-    for row, n_new in zip(rows, step.table_counts, strict=True):
-        if n_new:
-            step.table_blocks += row.table.blocks[row.first_new :]
+    if any(step.table_counts):
+        for row, n_new in zip(rows, step.table_counts, strict=True):
+            if n_new:
+                step.table_blocks += row.table.blocks[row.first_new :]
+    return sequences
 
 
 def check_result(result: StepResult, launched: LaunchedStep | None, engine_epoch: int) -> LaunchedStep:

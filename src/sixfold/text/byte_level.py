@@ -7,6 +7,7 @@ Each of the 256 byte values has a printable character in that alphabet, so that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import add
 
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -46,8 +47,9 @@ class ByteLevelBPE:
         # The library never sees a control token: no merge can build one, and no whole word can be one.
         for literal in control:
             del vocabulary[literal]
-        pairs = [_pair(merge) for merge in merges]
-        pairs = [(a, b) for a, b in pairs if a + b not in control and a not in control and b not in control]
+        pairs = _pairs(merges)
+        if any(not control.keys().isdisjoint(texts) for texts in _texts(pairs)):
+            pairs = [(a, b) for a, b in pairs if a + b not in control and a not in control and b not in control]
         try:
             model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.whole_words)
         except Exception as error:
@@ -63,11 +65,19 @@ class ByteLevelBPE:
         return [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, blank, right = merge.partition(" ")
-    if not (left and blank and right):
+def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
+    parts = [merge.partition(" ") for merge in merges]
+    pairs = [(left, right) for left, _, right in parts if left and right]
+    if len(pairs) < len(parts):
+        merge = next("".join(part) for part in parts if not (part[0] and part[2]))
         raise ModelFileError(f"tokenizer.ggml.merges holds {merge[:40]!r}, which is not a pair")
-    return left, right
+    return pairs
+
+
+def _texts(pairs: list[tuple[str, str]]) -> tuple[Iterable[str], ...]:
+    """What is merged, and into what. Tens of thousands are looked through at each start: not one by one in Python."""
+    lefts, rights = [left for left, _ in pairs], [right for _, right in pairs]
+    return lefts, rights, map(add, lefts, rights)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -9,11 +9,10 @@ Token types (`tokenizer.ggml.token_type`): 1 normal, 2 unknown, 3 control, 4 use
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
 from sixfold.model_file import GGUFFile
@@ -26,6 +25,7 @@ from sixfold.text.word_rules import word_rule
 
 __all__ = ["gguf_tokenizer"]
 
+_INTEGERS = frozenset("bBhHiIqQ")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _END_KEYS = ("eos_token_id", "eos_token_ids", "eot_token_id", "eot_token_ids", "eom_token_id", "eom_token_ids")
@@ -55,7 +55,7 @@ class _Tokens:
     """What both kinds have."""
 
     texts: list[str]
-    types: npt.NDArray[np.integer]
+    types: list[int]
     control: dict[str, int]
     """Literal -> id; the unknown token is one of them."""
     own_text: list[int]
@@ -69,11 +69,13 @@ class _Tokens:
 
 def _tokens(file: GGUFFile) -> _Tokens:
     texts = file.strings("tokenizer.ggml.tokens")
-    types = file.numbers("tokenizer.ggml.token_type")
-    if len(types) != len(texts) or types.dtype.kind not in "iu":
+    numbers = file.numbers("tokenizer.ggml.token_type")
+    if len(numbers) != len(texts) or numbers.format not in _INTEGERS:
         raise ModelFileError(f"tokenizer.ggml.token_type must hold {len(texts)} integers, one for each token")
-    control = {texts[i]: i for i in np.flatnonzero((types == _CONTROL) | (types == _UNKNOWN)).tolist()}
-    own_text = np.flatnonzero(types == _USER_DEFINED).tolist()
+    types = numbers.tolist()
+    special = [i for i, kind in enumerate(types) if kind != _NORMAL]
+    control = {texts[i]: i for i in special if types[i] in (_CONTROL, _UNKNOWN)}
+    own_text = [i for i in special if types[i] == _USER_DEFINED]
     # Some files have a turn's end among these, where any text could write it.
     control |= {texts[i]: i for i in own_text if texts[i] in ALWAYS_CONTROL}
     return _Tokens(texts, types, control, [i for i in own_text if texts[i] not in ALWAYS_CONTROL])
@@ -124,28 +126,29 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     )
 
 
-def _ordinary(tokens: _Tokens) -> npt.NDArray[np.bool_]:
-    """[n_tokens] What a text can become."""
-    ordinary = np.isin(tokens.types, (_NORMAL, _USER_DEFINED, _UNUSED))
-    ordinary[list(tokens.control.values())] = False
-    return ordinary
+def _ordinary(tokens: _Tokens) -> bytes:
+    """[n_tokens] 1 for what a text can become, else 0."""
+    ordinary = bytearray(map({_NORMAL, _USER_DEFINED, _UNUSED}.__contains__, tokens.types))
+    for i in tokens.control.values():
+        ordinary[i] = 0
+    return bytes(ordinary)
 
 
-def _scores(file: GGUFFile, n_tokens: int) -> npt.NDArray[np.float32]:
-    """[n_tokens]"""
+def _scores(file: GGUFFile, n_tokens: int) -> array[float]:
+    """[n_tokens] In single precision."""
     scores = file.numbers("tokenizer.ggml.scores")
-    if len(scores) != n_tokens or scores.dtype.kind not in "fiu":
+    if len(scores) != n_tokens or scores.format == "?":
         raise ModelFileError(f"tokenizer.ggml.scores must hold {n_tokens} numbers, one for each token")
-    scores = scores.astype(np.float32)
-    if not np.isfinite(scores).all():
+    singles = array("f", scores.tobytes() if scores.format == "f" else scores.tolist())
+    if not math.isfinite(sum(singles)):  # which cannot overflow, as a sum of single precision in double
         raise ModelFileError("tokenizer.ggml.scores holds a value that is not finite")
-    return scores
+    return singles
 
 
 def _byte_ids(tokens: _Tokens) -> dict[int, int]:
     """Byte value -> token."""
     found: dict[int, int] = {}
-    for i in np.flatnonzero(tokens.types == _BYTE).tolist():
+    for i in [i for i, kind in enumerate(tokens.types) if kind == _BYTE]:
         value = byte_value(tokens.texts[i])
         if value is None or value in found:
             raise ModelFileError(f"tokenizer.ggml.tokens[{i}] should name a byte: {tokens.texts[i][:40]!r}")
@@ -186,7 +189,7 @@ def _end_ids(file: GGUFFile, n_tokens: int, control: dict[str, int]) -> set[int]
         value = file.metadata.get(key)
         if value is None:
             continue
-        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        if isinstance(value, memoryview) and value.format in _INTEGERS:
             found.update(_checked_id(key, int(token), n_tokens) for token in value)
         else:
             found.add(_checked_id(key, file.u32(key), n_tokens))

@@ -9,10 +9,8 @@ vocabulary.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
 
 from sixfold.errors import ModelFileError
 from sixfold.text.literals import LiteralSplitter
@@ -30,9 +28,9 @@ class SpmEncoder:
     def __init__(
         self,
         tokens: Sequence[str],
-        scores: npt.NDArray[np.float32],
+        scores: array[float],
         *,
-        ordinary: npt.NDArray[np.bool_],
+        ordinary: bytes,
         byte_ids: Mapping[int, int],
         unknown_id: int | None,
         own_text: LiteralSplitter,
@@ -41,8 +39,8 @@ class SpmEncoder:
         """
         Args:
             tokens: [n_vocab]
-            scores: [n_vocab]
-            ordinary: [n_vocab] which tokens a text can become; the others (control, byte) never come from their text.
+            scores: [n_vocab] in single precision.
+            ordinary: [n_vocab] 1: a text can become the token; 0: it never comes from its text (control, byte).
             byte_ids: byte value -> token.
             unknown_id: for a character that is no token when its bytes have none either; None leaves it out.
             own_text: user-defined tokens, found wherever their literal stands.
@@ -53,14 +51,14 @@ class SpmEncoder:
         """
         from sixfold import _native
 
-        by_byte = np.full(256, -1, np.int32)
+        by_byte = array("i", [-1]) * 256
         for value, token in byte_ids.items():
             by_byte[value] = token
         try:
             self._vocabulary = _native.text.SpmVocabulary(
                 [token.encode() for token in tokens],
-                np.ascontiguousarray(scores, np.float32),
-                np.ascontiguousarray(ordinary, np.uint8),
+                scores,
+                ordinary,
                 by_byte,
                 -1 if unknown_id is None else unknown_id,
             )

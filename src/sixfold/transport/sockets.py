@@ -118,6 +118,19 @@ class FrameSocket:
             return None
         return list(self._reader.feed(data))
 
+    def receive_next(self) -> Frame | None:
+        """The next frame, if all of it is here; what follows it stays for later.
+
+        Raises:
+            EOFError: the peer has closed.
+            ProtocolError: the peer sent something that is not a frame.
+        """
+        frames = self.receive()
+        if frames is None:
+            raise EOFError("connection closed")
+        self._ready.extend(frames)
+        return self._ready.popleft() if self._ready else None
+
     def receive_one(self) -> Frame:
         """Wait for the next frame.
 

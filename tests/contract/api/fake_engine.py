@@ -49,7 +49,7 @@ class FakeHandle:
         self._listener: tuple[OnDeltas, OnFault] | None = None
         self._error: SixfoldError | None = None
         self._over: set[int] = set()
-        self._task = asyncio.get_running_loop().create_task(self._play())
+        self._task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._play())
 
     def listen(self, on_deltas: OnDeltas, on_fault: OnFault) -> None:
         self._listener = on_deltas, on_fault
@@ -81,7 +81,9 @@ class FakeHandle:
         self._deliver()
 
     def _close(self) -> None:
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None  # it keeps the exception that ends it, which refers to this handle
         self.engine.live.discard(self)
 
     def _end(self, choice: int, reason: str) -> None:

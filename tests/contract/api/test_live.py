@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from sixfold.api.access.keys import new_key
+from sixfold.api.debug import feed
 from sixfold.api.debug.feed import MAX_WATCHERS
-from sixfold.api.debug.frames import PAGE_CELLS
+from sixfold.api.debug.frames import PAGE_CELLS, changed_pages
 from sixfold.messages import ChoiceView, EngineStats, EngineView
 
 from .conftest import LiveServer, Target, eventually
@@ -179,6 +180,49 @@ def test_a_request_is_seen_by_its_id_from_its_arrival_to_its_end(
     assert "hi" not in json.dumps(seen) + json.dumps(ended), "no text of anybody"
 
 
+def test_those_who_watch_at_the_same_time_share_what_is_made(
+    server: tuple[Target, LiveServer, FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(new: EngineView, old: EngineView | None) -> Any:
+        made.append((new.step_id, old and old.step_id))
+        return changed_pages(new, old)
+
+    monkeypatch.setattr(feed, "changed_pages", counted)
+    target, live, fake = server
+    watchers = [Watcher(target) for _ in range(12)]
+    shown: list[list[dict[str, Any]]] = [[] for _ in watchers]
+    for step in range(1, 8):
+        tell(live, fake, view(step, [step] * 600))
+        for watcher, frames in zip(watchers, shown, strict=True):
+            frames += watcher.until(step)
+    assert all(cells(frames) == [7] * 600 for frames in shown)
+    assert len(made) == len(set(made)) or len(made) < 7 * 12 / 3, "not once for each of them"
+    for watcher in watchers:
+        watcher.close()
+
+
+def test_the_dearer_frames_are_the_fewer_are_made(serve: Any) -> None:
+    fake = FakeEngine()
+    target, live = serve(fake)
+    with watching(target) as watcher:
+        watcher.frame()
+        found: list[float] = []
+
+        def pay() -> None:
+            seen = live.server.app.context.live
+            for cost_s in (0.0, 0.01, 100.0):
+                seen._cost_s = 0.0
+                seen.pay(cost_s)
+                found.append(round(seen._due_s - seen._round_s, 6))
+
+        live.call(pay)
+        eventually(lambda: len(found) == 3)
+        assert found == [feed.MIN_PERIOD_MS / 1e3, feed.COST_FACTOR * 0.01, feed.MAX_PERIOD_S]
+        watcher.frame()  # it goes on
+
+
 def test_who_does_not_read_gets_the_newest_and_nothing_is_kept(serve: Any) -> None:
     fake = FakeEngine()
     target, live = serve(fake)
@@ -217,11 +261,12 @@ def test_a_reader_that_stands_still_is_cut_off(serve: Any) -> None:
 @pytest.mark.parametrize(
     "query",
     ["interval_ms=15", "interval_ms=10001", "interval_ms=", "interval_ms=1e3", "interval_ms=-16", "hz=60", "frames=0",
-     "frames=99999999999999999999", "interval_ms=%C2%B2"],
+     "frames=99999999999999999999", "interval_ms=%C2%B2", "frames=1&frames=2", "interval_ms=nan", "frames=%00",
+     "frames", "=", "frames=1;interval_ms=16"],
 )  # fmt: skip
 def test_a_query_that_says_something_else_is_refused(target: Target, query: str) -> None:
     answer = target.get(f"/debug/live?{query}")
-    assert answer.status == 400 and answer.error["param"] in ("interval_ms", "frames", "hz")
+    assert answer.status == 400 and answer.error["param"] in ("interval_ms", "frames", "hz", "query", "")
 
 
 def test_as_many_frames_as_asked_for(target: Target) -> None:

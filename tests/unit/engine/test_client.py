@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -159,6 +160,23 @@ def test_a_refusal_is_the_exception_that_it_was_in_the_engine(tmp_path: Path) ->
     run(tmp_path, test)
 
 
+def test_a_refused_request_is_not_left_to_the_garbage_collector(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            submitting = asyncio.ensure_future(client.submit(request()))
+            await engine.hear()
+            engine.tell(Rejected(7, "Overloaded", "the queue is full"))
+            with pytest.raises(Overloaded):
+                await submitting
+            assert not [thing for thing in gc.get_objects() if isinstance(thing, RequestHandle)]
+        finally:
+            gc.enable()
+
+    run(tmp_path, test)
+
+
 def test_what_came_before_somebody_listens_is_kept(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
         handle = await admitted(client, engine, request())
@@ -264,6 +282,31 @@ def test_a_request_without_a_verdict_is_sent_again_as_it_was(tmp_path: Path) -> 
         engine.tell(Rejected(7, "Overloaded", "the queue is full"))
         with pytest.raises(Overloaded):
             await submitting
+
+    run(tmp_path, test)
+
+
+def test_a_deadline_that_passes_while_there_is_no_engine_is_told_then(tmp_path: Path) -> None:
+    async def test(client: EngineClient, engine: Engine) -> None:
+        deadline_s = time.monotonic() + 0.2
+        hurried = msgspec.structs.replace(request(n=2), deadline_s=deadline_s)
+        listener = Listener(await admitted(client, engine, hurried), n=2)
+        patient = Listener(await admitted(client, engine, request(uid=8)))
+        unheard = asyncio.ensure_future(client.submit(msgspec.structs.replace(hurried, uid=9)))
+        await engine.hear()
+        engine.emit(delta(0, 65, 66), delta(0, 67, choice=1, finish=Finish("length")))
+        while len(listener.got) < 2:
+            await asyncio.sleep(0.001)
+        engine.hang_up()
+        await listener.ended
+        assert time.monotonic() >= deadline_s and not client.ready
+        assert listener.got[2:] == [delta(2, finish=Finish("timeout"))]
+        ended = Listener(await unheard, n=2)
+        assert [each.finish for each in ended.got] == [Finish("timeout")] * 2
+        await engine.welcome(2)
+        assert (await engine.hear()).uid == 8  # and nothing else
+        engine.emit(delta(0, 65, uid=8, finish=Finish("length")), epoch=2)
+        await patient.ended
 
     run(tmp_path, test)
 

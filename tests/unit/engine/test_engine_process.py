@@ -19,7 +19,7 @@ from sixfold.engine.engine_process import ApiPeer, EngineServer
 from sixfold.engine.launch import build_core, build_worker
 from sixfold.engine.resolve import resolve
 from sixfold.engine.run_files import RunFiles, write_run_files
-from sixfold.engine.worker_process import serve_engine
+from sixfold.engine.worker_process import MAX_SILENT, serve_engine
 from sixfold.errors import EngineDead
 from sixfold.executor.remote import RemoteExecutor
 from sixfold.messages import (
@@ -122,6 +122,35 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFiles]:
     server.close()
     worker_listener.close()
     engine_listener.close()
+
+
+def test_who_greets_the_worker_with_silence_is_in_no_engines_way(tmp_path: Path) -> None:
+    run = write_run_files(str(tmp_path), resolve(Config.from_flat({"model": "scripted"})), epoch=1)
+    greeting = frame(codecs.HELLO, codecs.hello("worker-steps", run.digest), seq=0, sender=1, epoch=9)
+    executors: list[RemoteExecutor] = []
+    with listen(run.worker_path) as listener:
+        worker = build_worker(run.config)
+        others = [connect(run.worker_path) for _ in range(MAX_SILENT + 4)]
+        others[0].sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4)
+        others[-1].sock.sendall(greeting[:-1])
+        others[-2].send(codecs.HELLO, codecs.hello("worker-steps", "another"), block=True)
+        others[-3].close()
+
+        def attach() -> None:
+            executors.append(RemoteExecutor(run.worker_path, epoch=1, config_digest=run.digest))
+
+        threads = [threading.Thread(target=serve_engine, args=(worker, listener, run)), threading.Thread(target=attach)]
+        for thread in threads:
+            thread.start()
+        threads[1].join(10)
+        came = list(executors)
+        for other in others:
+            other.close()
+        threads[1].join(10)
+        for executor in executors:
+            executor.close()
+        threads[0].join(10)
+    assert came and came[0].facts == worker.facts
 
 
 def request(uid: int, n_prompt: int, n: int = 1, max_tokens: int = 3) -> GenerateRequest:

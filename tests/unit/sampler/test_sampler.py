@@ -141,6 +141,8 @@ def test_O56_presence_and_frequency_see_the_output_alone(kernels: RowKernels) ->
     logits = np.full((1, N_VOCAB), -9, np.float32)
     logits[0, [1, 10, 20]] = [2.0, 1.5, 1.0]
     assert best(kernels, logits, presence_penalty=2.0, frequency_penalty=2.0) == 1
+    assert best(kernels, logits, presence_penalty=2.0, repetition_penalty=1.1) == 1  # which looks at the prompt, too
+    assert best(kernels, logits, frequency_penalty=2.0, repetition_penalty=1.1) == 1
     assert best(kernels, logits, (1,), presence_penalty=0.6) == 10
     assert best(kernels, logits, (1, 1), presence_penalty=0.4) == 1  # once, however often
     assert best(kernels, logits, (1, 1), frequency_penalty=0.4) == 10

@@ -54,6 +54,8 @@ def test_o17_impossible_prompts_are_refused(prompt: list[int]) -> None:
 def test_o41_the_queue_is_bounded_and_every_choice_counts() -> None:
     sim = Simulation(max_num_seqs=2, max_queued_requests=4)
     sim.add([1], n=3)
+    with pytest.raises(Overloaded):
+        sim.add([2], n=4)
     sim.add([2], n=3)
     for n in (1, 4):
         with pytest.raises(Overloaded) as caught:

@@ -59,7 +59,7 @@ def test_decode_comes_first_and_prefill_takes_the_rest() -> None:
     assert sim.scheduler.stats().mixed_steps == 1
 
 
-def test_prefill_keeps_a_quarter_of_the_budget() -> None:
+def test_o40_prefill_keeps_a_quarter_of_the_budget() -> None:
     sim = Simulation(max_num_batched_tokens=8, pipeline_depth=1)
     for i in range(7):
         sim.add([i], 50)
@@ -109,15 +109,25 @@ def test_o40_long_prompts_do_not_starve_decode_nor_short_prompts() -> None:
     run_until(sim, 1, short)
     assert len(sim.plans) - n_steps <= 8
     assert sum((uid, 0) in sim.finishes for uid in long_prompts) <= 1
+    for _ in range(40):
+        sim.step()
+    assert sum((uid, 0) in sim.finishes for uid in long_prompts) < 20, "they fill every step"
     assert len(sim.outputs[stream, 0]) - n_before >= len(sim.plans) - n_steps - 2, "a token in every step"
     sim.run()
 
 
 def test_o40_the_oldest_prompt_gets_on_in_a_stream_of_short_ones() -> None:
-    sim = Simulation(num_blocks=400, max_num_batched_tokens=8, scheduling_policy="shortest", pipeline_depth=1)
+    sim = Simulation(
+        num_blocks=400,
+        max_num_batched_tokens=8,
+        scheduling_policy="shortest",
+        pipeline_depth=1,
+        max_queued_requests=400,
+        enable_prefix_caching=False,
+    )
     long_prompt = sim.add([9] * 160, 1)
-    for i in range(400):
-        sim.add([i % 20] * 6, 1)
+    for i in range(200):
+        sim.add([i % 20] * 8, 1)  # as much as a step computes
         sim.step()
         if (long_prompt, 0) in sim.finishes:
             break

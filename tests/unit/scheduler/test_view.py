@@ -8,7 +8,7 @@ import pytest
 from tests.simulation import Simulation
 
 from sixfold.kv_cache import KVCacheManager
-from sixfold.kv_cache.manager import MAP_CELLS
+from sixfold.kv_cache.block_map import MAP_CELLS, BlockMap
 from sixfold.messages import ChoiceView, EngineView
 from sixfold.messages.view import CACHED, FREE, HELD, SHARED
 from sixfold.scheduler.view import MAX_RUNNING, MAX_WAITING
@@ -61,6 +61,39 @@ def test_the_picture_agrees_with_the_numbers_at_every_step(seed: int) -> None:
         check(sim.scheduler.view(0))
         sim.step()
     sim.run()
+
+
+def test_a_picture_that_is_kept_agrees_with_a_new_one() -> None:
+    sim = Simulation(num_blocks=96, block_size=4, max_num_seqs=6, max_num_batched_tokens=24)
+    kv = sim.kv
+    for index in range(28):
+        sim.add([*range(12), index, index], 3 + (index * 5) % 31)
+    for step in range(300):
+        sim.step()
+        if step % 4 < 3:  # what happens between two looks is seen too
+            holders = [(slot, table) for slot, table in enumerate(sorted(kv._open, key=id))]
+            assert kv.block_map(holders) == BlockMap(kv._pool).look(holders)
+        if step == 150:
+            kv.reset_prefix_cache()
+    sim.run()
+
+
+def test_what_is_noted_for_a_picture_is_bounded_and_nothing_is_while_nobody_looks() -> None:
+    sim = Simulation(num_blocks=32, block_size=4, max_num_seqs=4)
+    look = sim.kv._map
+    for index in range(30):
+        sim.add([index] * 9, 5)
+        sim.run()
+        assert look._noted is None
+    sim.kv.block_map([])
+    sim.add([90] * 9, 5)
+    sim.run()
+    assert look._noted, "somebody looked"
+    for index in range(30):
+        sim.add([index] * 9, 5)
+        sim.run()
+        assert look._noted is None or sum(map(len, look._noted)) <= 16
+    assert look._noted is None
 
 
 def test_why_somebody_waits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from typing import Any
@@ -47,6 +48,19 @@ def test_O22_a_thousand_choices() -> None:
     grammar = choice_grammar(choices, param="x")
     for text in random.Random(1).sample(choices, 20):
         follow(grammar, text)
+
+
+def test_a_machine_that_stands_still_refuses_no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = choice_grammar(["yes", "no"], param="x")
+    check_grammar(grammar, param="x")
+    looks = iter((0.0, 1.0, 1.0, 1.001))
+    monkeypatch.setattr(check.time, "thread_time", lambda: next(looks))
+    check_grammar(grammar, param="x")
+    seconds = itertools.count()
+    monkeypatch.setattr(check.time, "thread_time", lambda: float(next(seconds)))
+    with pytest.raises(InvalidRequest, match="too long to compile") as refused:
+        check_grammar(grammar, param="x")
+    assert refused.value.code == "grammar_too_large"
 
 
 @pytest.mark.parametrize(

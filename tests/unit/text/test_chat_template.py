@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import random
 import time
 from pathlib import Path
@@ -251,9 +252,16 @@ def test_o48_reserved_names() -> None:
 )
 def test_o48_work_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sixfold.text.template_meter._RENDER_S_MAX", 0.2)
-    start = time.monotonic()
+    start = time.thread_time()
     assert refusal(source, user("a")).param == "messages"
-    assert time.monotonic() - start < 5
+    assert time.thread_time() - start < 5
+
+
+def test_a_busy_machine_ends_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(hours)))
+    template = ChatTemplate("{% for i in range(100) %}{{ i }}{% endfor %}", BYTES)
+    assert template.render_text(user("a")).startswith("0123")
 
 
 def test_deep_nesting_is_refused() -> None:

@@ -106,6 +106,18 @@ def test_a_listener_is_private_and_accepts_its_own_user(tmp_path: Path) -> None:
         server.close()
 
 
+def test_O46_threat_2_a_peer_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getuid()
+    with listen(str(tmp_path / "x.sock")) as listener:
+        client = connect(str(tmp_path / "x.sock"))
+        monkeypatch.setattr(os, "getuid", lambda: own + 1)
+        assert accept(listener) is None
+        monkeypatch.undo()
+        with pytest.raises(EOFError):
+            client.receive_one()
+        client.close()
+
+
 def test_a_greeting_of_another_configuration_is_refused() -> None:
     with pytest.raises(ProtocolError, match="another build or configuration"):
         codecs.decode_hello(codecs.hello("api-control", "ours"), config_digest="theirs")

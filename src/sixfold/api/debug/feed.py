@@ -1,7 +1,9 @@
 """The live feed: views of the engine, to everybody who watches this API process.
 
-The engine sends one stream of views, however many watch, and none when nobody does. Each watcher gets the newest view
-when it has taken the one before: who is slow sees fewer, and nothing is ever kept for anybody.
+The engine sends one stream of views, however many watch, and none when nobody does. A view begins a round: all who wait
+get a frame of it, which is the same for those who have seen the same round before. Who has not taken its last frame yet
+skips rounds, and nothing is ever kept for anybody. Frames are made in the thread that answers requests, so rounds come
+the later, the more frames cost: all watchers together get one part in COST_FACTOR of its time.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,8 +37,15 @@ MAX_ENDED = 64
 
 MIN_PERIOD_MS = 16
 
+COST_FACTOR = 20
+MAX_PERIOD_S = 2.0
+"""Between two frames, whatever they cost: the page takes a longer silence for a lost connection."""
+
+MAX_MADE = 64
+"""Parts of frames that are kept for the next watcher who wants the same."""
+
 HEARTBEAT_S = 0.25
-"""A frame comes at the latest then, though the engine be silent: so a watcher knows that it is connected."""
+"""A round begins at the latest then, though the engine be silent: so a watcher knows that it is connected."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,7 +57,8 @@ class Watcher:
         self._feed = feed
         self.period_s = period_s
         self._seen: EngineView | None = None
-        self._n_seen = feed.n_views if feed.view is None else -1
+        self._round = feed.n_rounds if feed.view is None else -1
+        """The last one that it has seen."""
         self._n_ended = feed.n_ended
         self._n_spans = feed.timing.n_spans
         self._places_ns = -1
@@ -56,35 +66,39 @@ class Watcher:
         self._last_s = 0.0
 
     async def next(self) -> bytes | None:
-        """The next frame's JSON: at the earliest a period after the last one, when there is something new, else after
-        HEARTBEAT_S. None: the feed is closed."""
+        """The next frame's JSON: of a round that it has not seen, at the earliest a period after its last one. None:
+        the feed is closed."""
         wait_s = self._last_s + self.period_s - time.monotonic()
         if wait_s > 0 and not self._feed.closed:
             await asyncio.sleep(wait_s)
-        await self._feed.wait_news(self._n_seen, HEARTBEAT_S - self.period_s)
+        await self._feed.wait_round(self._round)
         if self._feed.closed:
             return None
         self._last_s = time.monotonic()
-        self._n_seen = self._feed.n_views
-        view, before, self._seen = self._feed.view, self._seen, self._feed.view
-        return self._feed.frame()[:-1] + self._own_parts(view, before) + b"}"
+        made = self._feed.frame()[:-1] + self._own_parts() + b"}"
+        self._feed.pay(time.monotonic() - self._last_s)
+        return made
 
-    def _own_parts(self, view: EngineView | None, before: EngineView | None) -> bytes:
-        """What has changed since this watcher's last frame, as members of a JSON object."""
+    def _own_parts(self) -> bytes:
+        """What has changed since this watcher's last frame, as members of a JSON object. Who saw the same frame last
+        gets the same bytes."""
         feed, parts = self._feed, b""
+        view, before, self._seen = feed.view, self._seen, feed.view
         if view is not None:
-            parts += b',"map":' + _encode(changed_pages(view, before))
-        if self._n_ended != feed.n_ended:
-            parts += b',"ended":' + _encode(feed.ended_since(self._n_ended))
+            since = self._round if before is not None else -1
+            parts += feed.made(("map", since, feed.n_rounds), lambda: changed_pages(view, before))
+        self._round = feed.n_rounds
+        if (since := self._n_ended) != feed.n_ended:
+            parts += feed.made(("ended", since, feed.n_ended), lambda: feed.ended_since(since))
             self._n_ended = feed.n_ended
         feed.timing.look()
         if self._places_ns < 0:
-            parts += b',"sites":' + _encode(SITE_FRAMES)
+            parts += feed.made(("sites", 0, 0), lambda: SITE_FRAMES)
         if self._places_ns != feed.timing.places_ns:
-            parts += b',"places":' + _encode(feed.timing.places)
+            parts += feed.made(("places", 0, feed.timing.places_ns), lambda: feed.timing.places)
             self._places_ns = feed.timing.places_ns
-        if self._n_spans != feed.timing.n_spans:
-            parts += b',"spans":' + _encode(feed.timing.spans_after(self._n_spans))
+        if (n := self._n_spans) != feed.timing.n_spans:
+            parts += feed.made(("spans", n, feed.timing.n_spans), lambda: feed.timing.spans_after(n))
             self._n_spans = feed.timing.n_spans
         return parts
 
@@ -96,14 +110,23 @@ class LiveFeed:
         self._context = context
         self._watchers: set[Watcher] = set()
         self._news: asyncio.Event | None = None
+        self._newest: EngineView | None = None
         self.view: EngineView | None = None
-        self.n_views = 0
+        """Of the latest round."""
+        self.n_rounds = 0
+        self._round_s = self._due_s = 0.0
+        """When the latest round began, and when the next one may."""
+        self._cost_s = 0.0
+        """What frames of the latest round took to make."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self.closed = False
         self.n_ended = 0
         self.timing = MeterFeed(None)
         self._ended: deque[EndedFrame] = deque(maxlen=MAX_ENDED)
-        self._frame: tuple[int, float, bytes] = (-1, 0.0, b"")
-        """(views at that time, when, JSON): for those who look at the same moment."""
+        self._frame = b""
+        """The part of this round's frames that is the same for all; empty: it must be made."""
+        self._made: dict[tuple[str, int, int], bytes] = {}
 
     @property
     def is_watched(self) -> bool:
@@ -113,7 +136,7 @@ class LiveFeed:
         """What `call` asked for has ended. Only to be told while somebody watches."""
         self.n_ended += 1
         self._ended.append(ended_frame(generation, call))
-        self._wake()
+        self._plan_round(self._due_s)
 
     def ended_since(self, n_ended: int) -> list[EndedFrame]:
         """Those after the first `n_ended`, as far as they are kept."""
@@ -148,40 +171,85 @@ class LiveFeed:
         self.closed = True
         self._wake()
 
-    async def wait_news(self, n_seen: int, seconds: float) -> None:
-        """Returns when there is a later view than `n_seen`, the feed is closed, or the time is over."""
-        if self.n_views != n_seen or self.closed:
-            return
-        if self._news is None:
-            self._news = asyncio.Event()
-        try:
-            await asyncio.wait_for(self._news.wait(), max(seconds, 0.01))
-        except TimeoutError:
-            return
+    async def wait_round(self, seen: int) -> None:
+        """Returns when there is a later round than `seen`, or the feed is closed."""
+        if self.n_rounds == seen and not self.closed:
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
+
+    def pay(self, cost_s: float) -> None:
+        """A frame took so long to make: the next round comes the later."""
+        self._cost_s += cost_s
+        self._due_s = self._round_s + min(max(COST_FACTOR * self._cost_s, MIN_PERIOD_MS / 1e3), MAX_PERIOD_S)
+
+    def made(self, key: tuple[str, int, int], make: Callable[[], object]) -> bytes:
+        """A member of a frame's JSON, made once for all who want the same.
+
+        Args:
+            key: its name, since when it counts, and until when.
+        """
+        found = self._made.get(key)
+        if found is None:
+            if len(self._made) >= MAX_MADE:
+                self._made.clear()
+            found = self._made[key] = b',"%s":%s' % (key[0].encode(), _encode(make()))
+        return found
 
     def frame(self) -> bytes:
         """The part of a frame that is the same for all."""
-        n_views, made_s, encoded = self._frame
-        now_s = time.monotonic()
-        if n_views != self.n_views or now_s - made_s > MIN_PERIOD_MS / 1e3:
-            encoded = _encode(frame_of(self._context, self.view, now_s, len(self._watchers)))
-            self._frame = (self.n_views, now_s, encoded)
-        return encoded
+        if not self._frame:
+            self._frame = _encode(frame_of(self._context, self.view, time.monotonic(), len(self._watchers)))
+        return self._frame
 
     def _ask(self) -> None:
         """Tell the engine how often somebody looks; nobody: not at all."""
+        self._frame = b""
         if self._watchers:
             period_s = min(watcher.period_s for watcher in self._watchers)
             self._context.client.watch(max(MIN_PERIOD_MS, round(period_s * 1e3)), self._on_view)
+            self._plan_round(time.monotonic() + HEARTBEAT_S)
         else:
             self._context.client.watch(0, self._on_view)
-            self.view, self._frame = None, (-1, 0.0, b"")
+            self.view = self._newest = None
             self._ended.clear()
+            self._made.clear()
             self.timing = MeterFeed(None)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def _on_view(self, view: EngineView) -> None:
-        self.view = view
-        self.n_views += 1
+        self._newest = view
+        self._plan_round(self._due_s)
+
+    def _plan_round(self, at_s: float) -> None:
+        """The next round begins then, if none does earlier."""
+        now_s = time.monotonic()
+        if at_s <= now_s:
+            self._begin_round()
+        elif self._timer is None or self._timer_s > at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_s = at_s
+            self._timer = asyncio.get_running_loop().call_later(at_s - now_s, self._begin_round)
+
+    def _begin_round(self) -> None:
+        """All who wait get a frame, of one and the same moment."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            self._plan_round(self._due_s)
+            return
+        if not self._watchers:
+            return
+        self.view = self._newest
+        self.n_rounds += 1
+        self._round_s, self._cost_s, self._frame = now_s, 0.0, b""
+        self.pay(0.0)
+        self._plan_round(now_s + HEARTBEAT_S)
         self._wake()
 
     def _wake(self) -> None:

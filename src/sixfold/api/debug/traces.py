@@ -4,14 +4,15 @@ trace. Made in a thread, of what all processes have noted anyway; nothing is swi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sixfold.api.call import Call
 from sixfold.api.debug.requests import not_among_the_latest
-from sixfold.errors import InvalidRequest, NotReady
+from sixfold.errors import InvalidRequest, NotReady, Overloaded
 from sixfold.observability.observatory import Observatory
 from sixfold.observability.timeline import RequestTimeline
 from sixfold.roles import kind_of
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SECONDS", "Trace", "timeline", "trace"]
 
 MAX_SECONDS = 60
+MAX_AT_ONCE = 4
+"""Documents under way in one API process, each of seconds of work and megabytes: beyond it, 429."""
 MAX_REQUESTS = 256
 """In one trace: the latest."""
 MARGIN_NS = 1_000_000
@@ -51,7 +54,8 @@ async def trace(call: Call) -> None:
         requests = [snapshot.timeline(*one) for one in calls]
         return _document(observatory, requests, counters, start_ns, end_ns)
 
-    await call.respond(200, await call.context.threads.aside(made))
+    with _place(call):
+        await call.respond(200, await call.context.threads.aside(made))
 
 
 async def timeline(call: Call) -> None:
@@ -66,10 +70,28 @@ async def timeline(call: Call) -> None:
             return None
         return _document(observatory, [request], counters, request.start_ns - MARGIN_NS, request.end_ns + MARGIN_NS)
 
-    body = await call.context.threads.aside(made)
-    if body is None:
-        raise not_among_the_latest()
-    await call.respond(200, body)
+    with _place(call):
+        body = await call.context.threads.aside(made)
+        if body is None:
+            raise not_among_the_latest()
+        await call.respond(200, body)
+
+
+@contextmanager
+def _place(call: Call) -> Iterator[None]:
+    """One of MAX_AT_ONCE, while a document is made and sent.
+
+    Raises:
+        Overloaded: all are taken.
+    """
+    context = call.context
+    if context.n_traces >= MAX_AT_ONCE:
+        raise Overloaded(f"{MAX_AT_ONCE} traces are being made already", retry_after_s=5.0)
+    context.n_traces += 1
+    try:
+        yield
+    finally:
+        context.n_traces -= 1
 
 
 def _document(

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from sixfold.errors import ContextLengthExceeded
+from sixfold.lazy_numpy import np
 from sixfold.text import Tokenizer
 
 __all__ = ["PromptLength"]
@@ -25,7 +25,8 @@ __all__ = ["PromptLength"]
 WRITTEN_BLANK = "\u2581"
 """SentencePiece takes it for a blank, in fewer bytes than it has."""
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+if TYPE_CHECKING:
+    Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class PromptLength:

@@ -10,7 +10,6 @@ room for others, and what is known of it here stays small.
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
 from typing import Literal, cast
 
@@ -225,8 +224,6 @@ class _Waves:
 
 async def _answer(call: Call, waves: _Waves, headers: list[tuple[bytes, bytes]]) -> None:
     call.counted = waves
-    gone = asyncio.ensure_future(call.wait_gone())
-    gone.add_done_callback(lambda _: waves.close())
     try:
         data = await waves.run()
     except ClientGone:
@@ -234,7 +231,6 @@ async def _answer(call: Call, waves: _Waves, headers: list[tuple[bytes, bytes]])
         return
     finally:
         waves.close()
-        gone.cancel()
     usage = waves.usage()
     body = b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (
         data,

@@ -5,16 +5,19 @@ import { Blocks } from "./blocks.js";
 import { make, say } from "./dom.js";
 import { Flow } from "./flow.js";
 import { Follow, Requests } from "./requests.js";
+import { call } from "./server.js";
 import { Places, Steps } from "./steps.js";
 import { History, Lives } from "./timeline.js";
 
 const WORDS_MS = 250;
+const LOOKS = 5; // for a request that the feed does not show
 
 export class Anatomy {
   constructor(root, feed) {
     this._feed = feed;
     this._shown = false;
     this._followed = "";
+    this._uid = "";
     this._wordsAt = 0;
     this._nDrawn = -1;
     this._flow = new Flow();
@@ -32,7 +35,10 @@ export class Anatomy {
     });
     this._places = new Places();
     this._waits = make("dl", { class: "figures waits" });
-    this._veil = make("p", { class: "banner", role: "status", hidden: true });
+    // Who hears the page is told once, not at every second.
+    this._why = make("span", { role: "status" });
+    this._countdown = make("span", { "aria-hidden": "true" });
+    this._veil = make("p", { class: "banner", hidden: true }, this._why, this._countdown);
     root.append(
       this._veil,
       this._flow.element,
@@ -56,7 +62,10 @@ export class Anatomy {
   }
 
   show(followed) {
-    if (followed) this._followed = followed;
+    if (followed && followed !== this._followed) {
+      this._followed = followed;
+      this._uid = "";
+    }
     if (this._shown) return;
     this._shown = true;
     requestAnimationFrame(this._drawSoon);
@@ -68,9 +77,27 @@ export class Anatomy {
 
   _choose(id) {
     this._followed = id;
+    this._uid = "";
     history.replaceState(null, "", id ? `#anatomy/${encodeURIComponent(id)}` : "#anatomy");
     this._wordsAt = 0;
     if (id) this._follow.element.scrollIntoView({ block: "nearest" });
+    else this._requests.focus();
+  }
+
+  /** Who is followed is not in the feed: another API process may answer it, and the feed shows those by the engine's
+   *  number alone. The server knows that number, at the latest when the prompt is read. */
+  async _lookUp(now) {
+    const id = this._followed;
+    if (this._asked?.id !== id) this._asked = { id, times: 0, at: 0 };
+    if (this._asked.times >= LOOKS || now - this._asked.at < 1000) return;
+    Object.assign(this._asked, { times: this._asked.times + 1, at: now });
+    try {
+      const text = await (await call(`/debug/requests/${encodeURIComponent(id)}`, { ask: false })).text();
+      const uid = /"uid":(\d+)/.exec(text); // more digits than a number of JavaScript holds
+      if (uid && id === this._followed) this._uid = BigInt(uid[1]).toString(16);
+    } catch {
+      // not there, or not for this key
+    }
   }
 
   _take(frame) {
@@ -86,15 +113,16 @@ export class Anatomy {
     requestAnimationFrame(this._drawSoon);
     const { frame, nFrames, connection } = this._feed;
     this._veil.hidden = connection === "open" || connection === "connecting";
-    if (!this._veil.hidden) say(this._veil, lost(this._feed));
+    if (!this._veil.hidden) this._writeVeil();
     if (!frame) return;
-    const track = this._followed ? this._requests.find(this._followed) : null;
+    const track = this._followed ? (this._requests.find(this._followed) ?? this._requests.byUid(this._uid)) : null;
     if (nFrames !== this._nDrawn || this._flow.moves) this._flow.draw(now);
     if (nFrames !== this._nDrawn) {
       this._blocks.draw(this._requests.names(), new Set(track && !track.ended ? track.slots : []));
     }
     if (now - this._wordsAt > WORDS_MS) {
       this._wordsAt = now;
+      if (this._followed && !track) this._lookUp(now);
       this._flow.write(frame);
       this._requests.write(track);
       this._follow.write(this._followed, track);
@@ -105,6 +133,15 @@ export class Anatomy {
       this._writeWaits(frame);
     }
     this._nDrawn = nFrames;
+  }
+
+  _writeVeil() {
+    const { connection, problem, retryAt } = this._feed;
+    this._veil.dataset.kind = connection === "closed" ? "" : "bad";
+    say(this._countdown, connection === "lost" ? ` Next try in ${Math.max(0, Math.ceil((retryAt - Date.now()) / 1000))} s.` : "");
+    if (connection === "refused") say(this._why, `The server does not show this: ${problem}. “Key”, above, takes another one.`);
+    else if (connection === "closed") say(this._why, "Paused while the page is hidden.");
+    else say(this._why, `The connection is lost (${problem}). What you see is old.`);
   }
 
   _writeWaits(frame) {
@@ -136,13 +173,6 @@ const STAGES = {
   prepare: "For template and tokenizer",
   submit: "For the engine's verdict",
 };
-
-function lost(feed) {
-  if (feed.connection === "refused") return `The server does not show this: ${feed.problem}.`;
-  if (feed.connection === "closed") return "Paused while the page is hidden.";
-  const left = Math.max(0, Math.ceil((feed.retryAt - Date.now()) / 1000));
-  return `The connection is lost (${feed.problem}). What you see is old. Next try in ${left} s.`;
-}
 
 function panel(title, hint, ...children) {
   const words = hint ? make("p", { class: "hint" }, hint) : null;

@@ -40,14 +40,18 @@ export class Blocks {
     this._drawn = key;
     this._layOut(cells.length);
     const { columns, rows } = this._grid;
-    this._picture.width = columns;
-    this._picture.height = rows;
     const context = this._picture.getContext("2d");
-    const image = context.createImageData(columns, rows);
-    const pixels = new Uint32Array(image.data.buffer);
+    if (this._image?.width !== columns || this._image.height !== rows) {
+      this._picture.width = columns;
+      this._picture.height = rows;
+      this._image = context.createImageData(columns, rows);
+      this._pixels = new Uint32Array(this._image.data.buffer);
+    }
     const palette = this._palette(slots);
-    for (let i = 0; i < cells.length; i++) pixels[i] = palette(cells[i]);
-    context.putImageData(image, 0, 0);
+    const pixels = this._pixels;
+    for (let i = 0; i < cells.length; i++) pixels[i] = palette[cells[i]] || palette.add(cells[i]);
+    pixels.fill(0, cells.length);
+    context.putImageData(this._image, 0, 0);
     this._show();
   }
 
@@ -85,22 +89,19 @@ export class Blocks {
     this._grid = { columns, rows: Math.ceil(n / columns), size };
   }
 
+  /** Cell -> colour, as a number; 0 where it is not known yet: `add` it. Kept while theme and choice stay. */
   _palette(slots) {
-    const known = new Map();
+    const key = `${isDark()}|${[...slots].join()}`;
+    if (this._colours?.key === key) return this._colours;
+    const known = Object.assign(new Uint32Array(1 << 16), { key });
     const words = (rgb, alpha = 255) => ((alpha << 24) | (rgb[2] << 16) | (rgb[1] << 8) | rgb[0]) >>> 0;
     const named = (name) => words(colour(name).match(/[\d.]+/g).slice(0, 3).map(Number));
-    known.set(FREE, named("--free"));
-    known.set(CACHED, named("--cached"));
-    known.set(SHARED, named("--shared"));
+    known[FREE] = named("--free");
+    known[CACHED] = named("--cached");
+    known[SHARED] = named("--shared");
     const dim = slots.size ? 70 : 255;
-    return (cell) => {
-      let found = known.get(cell);
-      if (found === undefined) {
-        found = words(holderRgb(cell - HELD), slots.size && slots.has(cell - HELD) ? 255 : dim);
-        known.set(cell, found);
-      }
-      return found;
-    };
+    known.add = (cell) => (known[cell] = words(holderRgb(cell - HELD), slots.has(cell - HELD) ? 255 : dim));
+    return (this._colours = known);
   }
 
   _cellAt(event) {

@@ -1,18 +1,21 @@
 // The chat: one conversation at a time, an answer as it is made, and what can be done about it.
 
 import { Conversations, exportFile } from "./conversations.js";
-import { button, count, make, say } from "./dom.js";
+import { button, count, make, say, sentence } from "./dom.js";
 import { MessageView, editor } from "./messages.js";
 import { ServerError, backoff, call, events, notReady, pause } from "./server.js";
 import { Settings } from "./settings.js";
 
 const SILENCE_MS = 1500; // of a stream, until the server is asked how it is
+const SHOW_MS = 16;
+const SHOW_COST = 4; // of a long answer each piece is dear to lay out: the pause is so many times as long
+const LEFT = "Cut off here: the page was left.";
 
 export class Chat {
   /** `showState(word, kind, title)` puts the server's state into the page's head. */
   constructor(root, showState) {
     this._showState = showState;
-    this._store = new Conversations();
+    this._store = new Conversations((isOther) => (isOther ? this._draw() : this._drawList()));
     this._running = null; // AbortController of the answer that is being made
     this._watching = null;
     this._views = [];
@@ -31,7 +34,12 @@ export class Chat {
       }
     });
     this._sendButton = button("Send", () => this._send(), { class: "main", id: "send" });
-    this._stopButton = button("Stop", () => this._running?.abort(), { id: "stop", hidden: true });
+    this._stopButton = button("Stop", () => this._running?.abort(), { id: "stop", title: "Escape", hidden: true });
+    root.addEventListener("keydown", (event) => event.key === "Escape" && this._running?.abort());
+    addEventListener("pagehide", () => this._leave());
+    addEventListener("pageshow", () => (this._leaving = false));
+    this._leaving = false;
+    this._unshown = []; // pieces of the answer that are not in the document yet
     this._announce = make("p", { class: "unseen", role: "status" });
     const settings = make("details", { class: "side how" }, make("summary", {}, "How to answer"), this._settings.element);
     const list = make(
@@ -71,8 +79,17 @@ export class Chat {
   // ---- conversations ------------------------------------------------------------------------------------------------
 
   _draw() {
-    const { current, all } = this._store;
+    const { current } = this._store;
     this._settings.system.value = current.system;
+    this._drawList();
+    this._views = current.messages.map((message) => new MessageView(message, (one) => this._actions(one)));
+    const empty = make("p", { class: "empty" }, "Nothing has been said yet. What you write goes to this server and nowhere else.");
+    this._log.replaceChildren(...(this._views.length ? this._views.map((view) => view.element) : [empty]));
+    this._log.scrollTop = this._log.scrollHeight;
+  }
+
+  _drawList() {
+    const { current, all } = this._store;
     this._list.replaceChildren(
       ...all.map((one) =>
         make(
@@ -84,10 +101,6 @@ export class Chat {
         ),
       ),
     );
-    this._views = current.messages.map((message) => new MessageView(message, (one) => this._actions(one)));
-    const empty = make("p", { class: "empty" }, "Nothing has been said yet. What you write goes to this server and nowhere else.");
-    this._log.replaceChildren(...(this._views.length ? this._views.map((view) => view.element) : [empty]));
-    this._log.scrollTop = this._log.scrollHeight;
   }
 
   _new() {
@@ -105,8 +118,18 @@ export class Chat {
 
   _remove(id) {
     if (this._store.current.id === id) this._running?.abort();
-    this._store.remove(id);
-    this._draw();
+    if (this._store.remove(id)) this._draw();
+    else this._drawList();
+    this._list.querySelector("button")?.focus();
+  }
+
+  /** The page is closed or loaded anew: what has come of an answer is kept. */
+  _leave() {
+    const { busy } = this._store;
+    if (!busy) return;
+    this._leaving = true;
+    busy.messages.at(-1).note = LEFT;
+    this._store.save(busy);
   }
 
   _actions(message) {
@@ -130,7 +153,10 @@ export class Chat {
         messages.length = messages.indexOf(message);
         this._ask(text);
       },
-      () => view.finish(),
+      () => {
+        view.finish();
+        view.foot.querySelector("button")?.focus();
+      },
     );
     view.body.replaceChildren(box);
     view.foot.replaceChildren();
@@ -159,32 +185,41 @@ export class Chat {
 
   async _answer() {
     const conversation = this._store.current;
+    const message = { role: "assistant", content: "" };
     let body;
     try {
       body = this._request(conversation);
     } catch (error) {
       this._settings.showSchemaFault(`Not JSON: ${error.message}`);
+      Object.assign(message, { kind: "bad", note: `Not sent: the schema is not JSON (${error.message}).` });
+    }
+    conversation.messages.push(message);
+    if (!body) {
       this._store.save();
       this._draw();
       return;
     }
-    const message = { role: "assistant", content: "" };
-    conversation.messages.push(message);
     const abort = (this._running = new AbortController());
+    this._store.busy = conversation;
     this._store.save();
+    const hadFocus = this._sendButton.matches(":focus-visible") || this._log.querySelector("button:focus-visible") !== null;
     this._draw();
     const view = this._views.at(-1);
     view.begin();
-    this._buttons();
+    this._showMs = SHOW_MS;
+    this._buttons(hadFocus);
     try {
       await this._stream(body, message, view, abort.signal);
     } catch (error) {
       this._explain(error, message);
     } finally {
       this._running = null;
-      this._buttons();
-      this._store.save();
-      const atEnd = this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
+      clearTimeout(this._showing);
+      this._showPieces(view);
+      this._buttons(this._stopButton.matches(":focus-visible"));
+      this._store.save(conversation);
+      this._store.busy = null;
+      const atEnd = this._isAtEnd();
       // Also those of another conversation that was chosen meanwhile: what can be done with them depends on it.
       for (const one of this._views) if (one.message === message || one.message.role === "user" || one === this._views.at(-1)) one.finish();
       if (atEnd) this._log.scrollTop = this._log.scrollHeight;
@@ -214,7 +249,7 @@ export class Chat {
         const event = JSON.parse(data);
         if (event.error) throw new ServerError(event.error.message, { status: 500, code: event.error.code });
         view.say("");
-        if (message.answerId === undefined) this._linkTo(message, event.id, view);
+        if (!first) this._linkTo(response.headers.get("x-request-id") ?? event.id, view);
         if (event.usage && !event.choices.length) message.usage = event.usage;
         for (const choice of event.choices) {
           first ||= performance.now();
@@ -241,23 +276,37 @@ export class Chat {
     const tokens = choice.logprobs?.content;
     if (tokens?.length) (message.tokens ??= []).push(...tokens);
     if (content || tokens?.length) {
-      const atEnd = this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
       message.content += content ?? "";
-      view.append(content ?? "", tokens);
-      if (atEnd) this._log.scrollTop = this._log.scrollHeight;
+      this._unshown.push([content ?? "", tokens]);
+      this._showing ??= setTimeout(() => this._showPieces(view), this._showMs);
     }
     if (choice.finish_reason === "length") message.note = "Cut at its longest length.";
   }
 
+  /** What has come since the last time, in one go: a document is laid out for each look at its height. */
+  _showPieces(view) {
+    const began = performance.now();
+    const atEnd = this._isAtEnd();
+    const tokens = this._unshown.flatMap(([, some]) => some ?? []);
+    if (this._unshown.length) view.append(this._unshown.map(([text]) => text).join(""), tokens.length ? tokens : null);
+    this._unshown = [];
+    this._showing = null;
+    if (atEnd) this._log.scrollTop = this._log.scrollHeight;
+    this._showMs = Math.max(SHOW_MS, SHOW_COST * (performance.now() - began));
+  }
+
+  _isAtEnd() {
+    return this._log.scrollHeight - this._log.scrollTop - this._log.clientHeight < 60;
+  }
+
   /** While an answer is made, its request can be followed in the anatomy. */
-  _linkTo(message, id, view) {
-    message.answerId = id;
+  _linkTo(id, view) {
     view.foot.replaceChildren(make("a", { href: `#anatomy/${encodeURIComponent(id)}`, class: "follow" }, "Follow this request"));
   }
 
   _explain(error, message) {
-    if (error.name === "AbortError") {
-      message.note = "Stopped.";
+    if (error.name === "AbortError" || this._leaving) {
+      message.note = this._leaving ? LEFT : "Stopped.";
       return;
     }
     message.kind = "bad";
@@ -265,7 +314,7 @@ export class Chat {
       message.note = `The page failed: ${error.message}`;
       throw error;
     }
-    message.note = error.message[0].toUpperCase() + error.message.slice(1) + ".";
+    message.note = sentence(error.message);
     if (error.param?.startsWith("response_format")) this._settings.showSchemaFault(error.message);
     if (error.status === 0) {
       message.note = message.content ? "The connection was lost here." : "The server cannot be reached.";
@@ -279,16 +328,18 @@ export class Chat {
     let words;
     try {
       const reason = await notReady();
-      words = reason ? `${reason[0].toUpperCase()}${reason.slice(1)}: the answer will go on.` : "Waiting for the server.";
+      words = reason ? `${sentence(reason)} The answer will go on.` : "Waiting for the server.";
     } catch {
       words = "The server cannot be reached.";
     }
     if (this._running && heard() === before) view.say(words);
   }
 
-  _buttons() {
+  /** `hadFocus`: of a button that goes; who works with the keyboard goes on in the field below. */
+  _buttons(hadFocus) {
     this._sendButton.hidden = this._running !== null;
     this._stopButton.hidden = this._running === null;
+    if (hadFocus) this._input.focus();
   }
 
   // ---- how the server is --------------------------------------------------------------------------------------------
@@ -309,7 +360,7 @@ export class Chat {
         } else if (reason !== null) {
           wait = backoff(tries++);
           this._showState(reason, "wait");
-          this._showBanner(`${reason[0].toUpperCase()}${reason.slice(1)}.`, "wait");
+          this._showBanner(sentence(reason), "wait");
         }
       } catch {
         if (signal.aborted) return;

@@ -18,6 +18,11 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Words of the server as a sentence of this page: "no key" -> "No key." */
+export function sentence(words) {
+  return words && `${words[0].toUpperCase()}${words.slice(1).replace(/\.$/, "")}.`;
+}
+
 /** What this browser keeps under a name; null: nothing, or it keeps nothing for this page. */
 export function kept(name) {
   try {

@@ -1,6 +1,6 @@
 // What is loaded, what is allowed, how long it has been up, whose keys there are.
 
-import { bytes, count, make, say, span } from "./dom.js";
+import { bytes, count, make, say, sentence, span } from "./dom.js";
 import { call } from "./server.js";
 
 const PERIOD_MS = 2000;
@@ -34,7 +34,7 @@ export class Health {
       this._note.hidden = true;
     } catch (error) {
       refused = error.status === 401 || error.status === 403; // until there is another key
-      say(this._note, `${error.message[0].toUpperCase()}${error.message.slice(1)}. What you see may be old.`);
+      say(this._note, `${sentence(error.message)} What you see may be old.`);
       this._note.hidden = false;
     }
     clearTimeout(this._timer);

@@ -77,8 +77,7 @@ function showFeed() {
   if (feed.connection === "open") {
     showState(...(WORDS[feed.frame.state] ?? [feed.frame.state, "wait"]));
   } else if (feed.connection === "lost") {
-    const left = Math.max(0, Math.ceil((feed.retryAt - Date.now()) / 1000));
-    showState(`connection lost, next try in ${left} s`, "bad", feed.problem);
+    showState("connection lost", "bad", feed.problem);
   } else if (feed.connection === "refused") {
     showState("needs another key", "bad", feed.problem);
   } else {
@@ -139,8 +138,14 @@ function answer(given) {
 
 document.getElementById("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  setKey(input.value.trim());
-  answer(true);
+  const key = input.value.trim();
+  if (/^[!-~]+$/.test(key)) {
+    setKey(key);
+    answer(true);
+  } else {
+    say(document.getElementById("key-why"), "This is no key: one has letters, digits and signs of ASCII, and no blanks.");
+    input.select();
+  }
 });
 document.getElementById("key-cancel").addEventListener("click", () => answer(false));
 document.getElementById("key-forget").addEventListener("click", () => {

@@ -3,6 +3,8 @@
 
 import { button, make, say } from "./dom.js";
 
+const MANY = 4000; // tokens: beyond it an answer is text, unless its tokens are asked for
+
 const NAMES = { user: "You", assistant: "Answer" };
 
 /** Text with its fenced code set apart. */
@@ -10,7 +12,7 @@ function laidOut(text) {
   const parts = text.split(/^```([\w+-]*)[^\S\n]*\n([\s\S]*?)(?:^```[^\S\n]*$\n?|$(?![\s\S]))/m);
   const nodes = [];
   for (let i = 0; i < parts.length; i += 3) {
-    if (parts[i]) nodes.push(make("p", { class: "text" }, parts[i].replace(/^\n+|\n+$/g, "")));
+    if (parts[i]) nodes.push(make("p", { class: "text", dir: "auto" }, parts[i].replace(/^\n+|\n+$/g, "")));
     if (i + 2 < parts.length) nodes.push(make("pre", { tabindex: "0", "aria-label": "Code" }, make("code", {}, parts[i + 2])));
   }
   return nodes;
@@ -99,19 +101,20 @@ export class MessageView {
   /** A piece of a stream. */
   append(text, tokens) {
     if (this._tail === null) {
-      this._tail = make("p", { class: "text live" });
+      this._tail = make("p", { class: "text live", dir: "auto" });
       this.body.replaceChildren(this._tail);
       this._node = document.createTextNode("");
       this._tail.append(this._node);
     }
-    if (tokens) {
-      for (const token of tokens) {
-        token.text = this._decoder.decode(new Uint8Array(token.bytes), { stream: true });
-        this._tail.append(this._token(token, this._count++));
-      }
-    } else {
-      this._node.appendData(text);
+    if (!tokens) return this._node.appendData(text);
+    let rest = "";
+    for (const token of tokens) {
+      token.text = this._decoder.decode(new Uint8Array(token.bytes), { stream: true });
+      if (this._count < MANY) this._tail.insertBefore(this._token(token, this._count), this._node);
+      else rest += token.text;
+      this._count += 1;
     }
+    this._node.appendData(rest);
   }
 
   begin() {
@@ -130,9 +133,10 @@ export class MessageView {
     this._tail = null;
     this.element.removeAttribute("aria-busy");
     const parts = [];
-    if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text" }, reasoning)));
-    if (tokens?.length && (this._wantsTokens ?? !content.includes("```"))) {
-      const text = make("p", { class: "text tokens", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
+    if (reasoning) parts.push(make("details", {}, make("summary", {}, "Thoughts"), make("p", { class: "text", dir: "auto" }, reasoning)));
+    const isLaidOut = content.includes("```") || tokens?.length > MANY;
+    if (tokens?.length && (this._wantsTokens ?? !isLaidOut)) {
+      const text = make("p", { class: "text tokens", dir: "auto", tabindex: "0", role: "group", "aria-label": "Tokens: arrow keys show what else was likely" });
       tokens.forEach((token, index) => text.append(this._token(token, index)));
       parts.push(text);
     } else {
@@ -142,7 +146,7 @@ export class MessageView {
     this.body.replaceChildren(...parts);
     this.say(note ?? "", this.message.kind ?? "");
     this.foot.replaceChildren(...this._actions(this.message));
-    if (tokens?.length && content.includes("```")) {
+    if (tokens?.length && isLaidOut) {
       const other = this._wantsTokens ? "Show text" : "Show tokens";
       const turn = () => {
         this._wantsTokens = !this._wantsTokens;
@@ -188,6 +192,10 @@ export class MessageView {
 export function editor(text, onDone, onCancel) {
   const field = make("textarea", { rows: Math.min(12, text.split("\n").length + 1), "aria-label": "Change the message" });
   field.value = text;
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") onCancel();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) onDone(field.value);
+  });
   const box = make(
     "div",
     { class: "editor" },

@@ -51,7 +51,7 @@ export class Requests {
     this._rows = new Map();
     this._onChoose = onChoose;
     this._body = make("tbody");
-    this._none = make("p", { class: "empty" }, "No request is here now. Ask something in the chat, or send one with curl.");
+    this._none = make("p", { class: "empty", hidden: true }, "No request is here now. Ask something in the chat, or send one with curl.");
     this.element = make(
       "div",
       { class: "scroll" },
@@ -67,6 +67,11 @@ export class Requests {
 
   find(id) {
     return this._known.get(id) ?? [...this._known.values()].find((track) => track.label === id);
+  }
+
+  /** The keyboard's focus goes to the request that was followed, or to the first one. */
+  focus() {
+    (this._body.querySelector("[aria-current] button") ?? this._body.querySelector("button"))?.focus({ preventScroll: true });
   }
 
   bySlot(slot) {
@@ -176,6 +181,7 @@ export class Requests {
     const gone = tracks.filter((track) => track.ended).reverse();
     const shown = [...here, ...gone].slice(0, MAX_ROWS);
     const wanted = new Set(shown);
+    const { activeElement } = document;
     for (const [track, row] of this._rows) {
       if (!wanted.has(track)) {
         row.element.remove();
@@ -188,6 +194,8 @@ export class Requests {
       if (this._body.children[index] !== row.element) this._body.insertBefore(row.element, this._body.children[index] ?? null);
       this._fill(row, track, chosen);
     });
+    // A row that moves loses the keyboard's focus.
+    if (activeElement !== document.activeElement && activeElement.isConnected) activeElement.focus({ preventScroll: true });
     this._none.hidden = shown.length > 0;
   }
 

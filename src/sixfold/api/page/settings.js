@@ -148,12 +148,12 @@ export class Settings {
 
   _load() {
     try {
-      const { values = {}, stop = "", logprobs = true, useSchema = false, schema = EXAMPLE } = JSON.parse(kept(PLACE) ?? "{}");
+      const { values = {}, stop, logprobs = true, useSchema = false, schema } = JSON.parse(kept(PLACE) ?? "{}");
       for (const [name, input] of Object.entries(this._fields)) input.value = values[name] ?? "";
-      Object.assign(this.stop, { value: stop });
-      this.logprobs.checked = logprobs;
-      this.useSchema.checked = useSchema;
-      this.schema.value = schema;
+      this.stop.value = typeof stop === "string" ? stop : "";
+      this.logprobs.checked = logprobs === true;
+      this.useSchema.checked = useSchema === true;
+      this.schema.value = typeof schema === "string" ? schema : EXAMPLE;
     } catch {
       // somebody else's words under this name: the defaults will do
     }

@@ -69,7 +69,7 @@ export class History {
   }
 }
 
-const LANES = 16;
+const LANES = 24;
 const LANE = 9;
 const PARTS = [
   ["waiting", "--waiting"],

@@ -14,6 +14,7 @@ from tests.unit.executor.native.tiny_llama import Row, block_tables, run
 from sixfold.errors import ModelFileError
 from sixfold.executor.native import models
 from sixfold.executor.native.kernels import ThreadPool
+from sixfold.executor.native.supported import check_supported
 from sixfold.model_file import open_model
 from sixfold.model_file.synthetic import cached
 
@@ -133,4 +134,4 @@ def test_what_the_kernels_cannot_compute_is_refused(pool: ThreadPool, tmp_path: 
     config = open_model(tiny.gguf(tmp_path, "llama")).config
     for change in ({"head_dim": 48}, {"head_dim": 1024}, {"n_heads": 34, "n_kv_heads": 2}, {"ffn": 100}):
         with pytest.raises(ModelFileError, match="not supported"):
-            models.check_supported(dataclasses.replace(config, **change))  # type: ignore[arg-type]
+            check_supported(dataclasses.replace(config, **change))  # type: ignore[arg-type]

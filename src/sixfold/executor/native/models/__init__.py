@@ -6,7 +6,7 @@ May import: executor.native.kernels, model_file, errors.
 Start reading at: llama.py (a family), then parts.py (what a layer is made of), registry.py (who is chosen).
 """
 
-from sixfold.executor.native.models.model import Model, check_supported
+from sixfold.executor.native.models.model import Model
 from sixfold.executor.native.models.registry import FAMILIES, load
 
-__all__ = ["FAMILIES", "Model", "check_supported", "load"]
+__all__ = ["FAMILIES", "Model", "load"]

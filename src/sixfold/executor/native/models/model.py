@@ -12,9 +12,10 @@ from sixfold.errors import ModelFileError
 from sixfold.executor.native.kernels import Embedding, KVCache, PackedMatrix, Program, ThreadPool
 from sixfold.executor.native.models.loader import Loader
 from sixfold.executor.native.models.parts import Layer
+from sixfold.executor.native.supported import check_supported
 from sixfold.model_file import ModelConfig, ModelFile
 
-__all__ = ["Family", "Model", "check_supported"]
+__all__ = ["Family", "Model"]
 
 Family = Callable[[Loader, int], Layer]
 """A family's description: the layer of an index, asked of the loader."""
@@ -97,14 +98,3 @@ class Model:
         p.final_norm_head(self.output_norm, self.head, c.eps, softcap=c.final_softcap)
         p.finalize()
         return p
-
-
-def check_supported(config: ModelConfig) -> None:
-    """Raises: ModelFileError: the kernels cannot compute with these numbers."""
-    if config.n_heads // config.n_kv_heads > 16:
-        raise ModelFileError(f"{config.n_heads} heads over {config.n_kv_heads} KV heads are not supported")
-    if config.head_dim % 32 or not 32 <= config.head_dim <= 512:
-        raise ModelFileError(f"a head dimension of {config.head_dim} is not supported; multiples of 32 up to 512 are")
-    for width in (config.hidden, config.expert_ffn if config.n_experts else config.ffn):
-        if width % 32:
-            raise ModelFileError(f"a width of {width} is not supported; multiples of 32 are")
