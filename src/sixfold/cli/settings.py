@@ -169,8 +169,9 @@ def _known_variables() -> set[str]:
 def _refuse_misspelt(environment: Mapping[str, str]) -> None:
     for name in unknown_environment(environment):
         if not _SERVICE_LINK.fullmatch(name) and not name.startswith(_OF_TESTS):
-            near = difflib.get_close_matches(name, sorted(_known_variables()), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            own = {known.removeprefix(ENVIRONMENT_PREFIX) for known in _known_variables()}
+            near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), sorted(own), n=1)
+            hint = f"; did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else ""
             raise ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
 
 

@@ -479,9 +479,9 @@ def test_who_leaves_before_the_engines_verdict_is_noticed_at_once(serve: Any, pa
     target, live = serve(fake)
     with target.connect() as sock:
         sock.sendall(post_bytes(path, {"prompt" if path.endswith("ions") else "input": "x"}))
-        eventually(lambda: live.server.app.context.in_flight == 1)
+        eventually(lambda: live.server.app.context.admission.in_flight == 1)
     eventually(lambda: not live.server.app.context.calls)
-    assert live.server.app.context.in_flight == 0 and not fake.requests
+    assert live.server.app.context.admission.in_flight == 0 and not fake.requests
 
 
 def test_another_call_can_end_one_that_waits_for_its_verdict(serve: Any) -> None:
@@ -490,10 +490,10 @@ def test_another_call_can_end_one_that_waits_for_its_verdict(serve: Any) -> None
     target, live = serve(fake)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(target.post, "/v1/completions", {"prompt": "x"}, **{"X-Request-Id": "slow"})
-        eventually(lambda: live.server.app.context.in_flight == 1)
+        eventually(lambda: live.server.app.context.admission.in_flight == 1)
         assert target.post("/v1/abort", {"id": "slow"}).status == 200
         assert answer.result(10).status == 499
-    assert live.server.app.context.in_flight == 0 and not fake.requests
+    assert live.server.app.context.admission.in_flight == 0 and not fake.requests
 
 
 def test_who_leaves_with_an_answer_half_read_is_noticed(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

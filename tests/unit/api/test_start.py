@@ -23,7 +23,8 @@ def _config(tmp_path: Path) -> str:
     path = tiny.gguf(tmp_path, "llama")
     return f"""
 from sixfold.config import Config
-from sixfold.engine.launch import load_text, resolve
+from sixfold.engine.launch import load_text
+from sixfold.engine.resolve import resolve
 config = resolve(Config.from_flat({{"model": {str(path)!r}, "max_model_len": 64}}))
 """
 

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import pytest
 
-from sixfold.engine.launch import socket_paths
 from sixfold.engine.progress import Count, Progress
 from sixfold.engine.restarts import Restarts
+from sixfold.engine.run_files import socket_paths
 from sixfold.engine.supervisor import Child, _say, _Supervisor
 
 
