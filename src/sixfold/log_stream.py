@@ -84,7 +84,7 @@ class LogStream:
         """What is left of it."""
         while data:
             try:
-                data = data[self._send(data) :]
+                data = data[self._send(_whole_lines(data)) :]
             except BlockingIOError:
                 break
         return data
@@ -120,6 +120,15 @@ class LogStream:
             self._thread = None
 
 
+def _whole_lines(data: bytes) -> bytes:
+    """As many as a pipe takes whole or not at all, so that no line of another process comes into the middle of one; all
+    of it where the first line is longer."""
+    if len(data) <= select.PIPE_BUF:
+        return data
+    end = data.rfind(b"\n", 0, select.PIPE_BUF) + 1
+    return data[:end] if end else data
+
+
 def can_write(fd: int, seconds: float | None = 0.0) -> bool:
     """Whether something can be written (or fails at once), now or within this time; None: waits for it."""
     poll = select.poll()
@@ -130,6 +139,8 @@ def can_write(fd: int, seconds: float | None = 0.0) -> bool:
 def _unblocked(fd: int) -> tuple[int, Callable[[bytes], int]]:
     """(descriptor, what writes to the same place without waiting). Files never make anybody wait."""
     mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd, lambda data: os.write(fd, data)
     if stat.S_ISFIFO(mode) or os.isatty(fd):
         with contextlib.suppress(OSError):  # a terminal of another user's, a pipe without a reader
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

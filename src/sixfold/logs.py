@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import re
+import select
 import sys
 import threading
 import time
@@ -45,6 +46,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 _KEY = re.compile(rf"{re.escape(KEY_PREFIX)}[A-Za-z0-9_-]+|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{{8,}}")
 _BARE = re.compile(r"[^\s\"'=]+")
 """A value that needs no quotes in a plain line."""
+
+_CONTINUED = "    "
+_LONG_CHARS = (select.PIPE_BUF - 1) // 4 - len(_CONTINUED)
+"""Of a part of a plain line that is too long for a pipe to take it whole; a character has up to four bytes."""
 
 _form = "plain"
 """Value of `--log-format`, of this process."""
@@ -138,6 +143,16 @@ def message_with_fields(record: logging.LogRecord) -> str:
     return " ".join([record.getMessage(), *(f"{name}={_shown(value)}" for name, value in unshown.items())])
 
 
+def _wrapped(line: str) -> str:
+    """A line that a pipe might take in parts is made of several: between two parts another process's line could come,
+    and what a caller wrote would begin one."""
+    data = line.encode(errors="backslashreplace")
+    if len(data) < select.PIPE_BUF:
+        return line
+    text = data.decode()
+    return f"\n{_CONTINUED}".join(text[i : i + _LONG_CHARS] for i in range(0, len(text), _LONG_CHARS))
+
+
 def _stamp(at_s: float) -> str:
     """Local time with its zone (RFC 3339), to the millisecond."""
     local = time.localtime(at_s)
@@ -163,15 +178,18 @@ class PlainFormatter(logging.Formatter):
         self._messages = messages
 
     def format(self, record: logging.LogRecord) -> str:
-        line = safe(
-            f"{_stamp(record.created)} {record.levelname} {self._role} {record.name}: {message_with_fields(record)}"
+        line = _wrapped(
+            safe(
+                f"{_stamp(record.created)} {record.levelname} {self._role} {record.name}: {message_with_fields(record)}"
+            )
         )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
     def formatException(self, ei: ErrorInfo) -> str:
         kind, error, _ = ei
         name = kind.__name__ if kind is not None else "no error"
-        return "\n".join(map(safe, [*_places(ei), f"{name}: {error}" if self._messages else name]))
+        lines = [*_places(ei), f"{name}: {error}" if self._messages else name]
+        return "\n".join(_wrapped(safe(line)) for line in lines)
 
 
 def _shown(value: object) -> str:

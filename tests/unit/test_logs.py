@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -175,3 +177,28 @@ def test_a_file_gets_every_line(tmp_path: Path) -> None:
             stream.write(f"{i} " + "x" * 10_000)
         stream.close()
     assert [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()] == [str(i) for i in range(200)]
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f600", "\x1b", "\udc80"])
+def test_threat_15_no_part_of_a_long_line_begins_one(character: str) -> None:
+    """A pipe takes 4 KiB whole; what is longer might be cut where another process's line comes between."""
+    text = PlainFormatter("api 0").format(record("request", {"prompt": character * 3000 + "\U0001f600" * 600}))
+    first, *others = text.encode(errors="backslashreplace").splitlines()
+    assert others and all(len(line) < select.PIPE_BUF for line in (first, *others))
+    assert all(line.startswith(b"    ") for line in others)
+
+
+def test_threat_15_a_full_pipe_cuts_between_lines() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 2 * select.PIPE_BUF)
+    stream = LogStream(writer, str)
+    lines = [letter * 3000 for letter in "abcd"]
+    stream.write("\n".join(lines))
+    got = os.read(reader, 1 << 16)
+    assert got.endswith(b"\n") and got.decode().split() == lines[: got.count(b"\n")]
+    while len(got) < 4 * 3001:
+        got += os.read(reader, 1 << 16)
+    assert got.decode().split() == lines
+    stream.close()
+    os.close(reader)
+    os.close(writer)
