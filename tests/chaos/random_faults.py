@@ -42,11 +42,10 @@ PROMPTS = ("", "a short beginning. ", "a long beginning, which goes on and on. "
 ROLES = ("engine", "engine", "worker", "worker", "api 0", "api 1", "supervisor")
 """Of the supervisor, only an engine is wanted in place of the one that is there."""
 FAULTS = ("KILL", "KILL", "STOP", "TERM", "memory")
-GROWTH_KIB = {"supervisor": (512, 512), "api": (6144, 8192), "engine": (1024, 1024), "worker": (16384, 1024)}
+GROWTH_KIB = {"supervisor": (512, 512), "api": (3072, 8192), "engine": (1024, 1024), "worker": (16384, 1024)}
 """Of private and of mapped memory, from the middle of a process's life to its end. What an API process maps as it first
 comes to it: the library of grammars (4.7 MiB), its ring of calls (2 MiB) and of intervals (0.5 MiB). A worker's blocks
-are its own from their first use. An API process's private memory is bounded loosely: with a model one gained 3.5 MiB
-of unknown use."""
+are its own from their first use."""
 API_THREADS = 2 + TEXT_THREADS + ASIDE_THREADS
 """The loop's, the one that sees the supervisor's end, and the pools', which begin when there is work for them."""
 

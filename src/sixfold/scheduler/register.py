@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from sixfold.errors import InvalidRequest
@@ -13,8 +14,9 @@ from sixfold.scheduler.sequence import Request, Sequence
 
 __all__ = ["Register"]
 
-TOMBSTONES_MAX = 1 << 16
-"""Ended uids that are remembered, about 8 MB of them; the oldest are forgotten first."""
+TOMBSTONES_MAX = 1 << 14
+"""Ended uids that are remembered, about 2.5 MB of them; the oldest are forgotten first. What still comes for one that
+has ended (an abort, a request that is sent again) was under way when it ended."""
 
 
 ANY_ATTEMPT = 1 << 62
@@ -24,6 +26,10 @@ ANY_ATTEMPT = 1 << 62
 class _Tombstone(NamedTuple):
     attempt: int
     is_aborted: bool
+
+
+_tombstone = lru_cache(maxsize=64)(_Tombstone)
+"""Most are equal: one object for all of these."""
 
 
 class Register:
@@ -73,12 +79,12 @@ class Register:
         if self._requests.get(request.uid) is request:
             del self._requests[request.uid]
             self._deadlines.remove(request.uid)
-            self._bury(request.uid, _Tombstone(request.attempt, request.is_aborted))
+            self._bury(request.uid, _tombstone(request.attempt, request.is_aborted))
 
     def refuse_later(self, uid: int) -> None:
         """An abort came for a request that is not here: should it still come, it is refused."""
         known = self._tombstones.get(uid)
-        self._bury(uid, _Tombstone(known.attempt if known is not None else ANY_ATTEMPT, is_aborted=True))
+        self._bury(uid, _tombstone(known.attempt if known is not None else ANY_ATTEMPT, True))
 
     def pop_expired(self, now_s: float) -> Iterator[Request]:
         """Those whose deadline has passed, each once."""

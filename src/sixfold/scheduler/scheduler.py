@@ -528,6 +528,8 @@ class Scheduler:
             self._n_queued_tokens -= len(request.message.prompt_token_ids)
         self._policy.leave(request)
         self._register.leave(request)
+        # Each refers to the request: in its list, only the garbage collector would free them, with all their tokens.
+        request.sequences = []
 
     # ---- integrity --------------------------------------------------------------------------------------------------
 

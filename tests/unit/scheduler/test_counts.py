@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 from tests.simulation import Simulation
+
+from sixfold.scheduler.sequence import Request, Sequence
 
 
 def test_why_choices_wait() -> None:
@@ -14,6 +18,19 @@ def test_why_choices_wait() -> None:
     assert sim.scheduler.stats().waiting_for == {"slots": 1}
     sim.run()
     assert sim.scheduler.stats().waiting_for == {}
+
+
+def test_nothing_that_has_ended_is_left_to_the_garbage_collector() -> None:
+    sim = Simulation(max_num_seqs=2)
+    gc.collect()
+    gc.disable()
+    try:
+        sim.add(range(3), 20)
+        sim.add(range(100, 103), 5, n=3)
+        sim.run()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, (Sequence, Request))]
+    finally:
+        gc.enable()
 
 
 def test_a_choice_waits_for_blocks() -> None:
