@@ -34,9 +34,7 @@ KVCache::KVCache(int n_layers, int n_kv_heads, int head_dim, int n_blocks, bool 
   view_.base = pages_->data();
 }
 
-size_t KVCache::bytes() const {
-  return static_cast<size_t>(view_.n_layers) * view_.n_blocks * kv_block_bytes(view_);
-}
+size_t KVCache::bytes() const { return static_cast<size_t>(view_.n_layers) * view_.n_blocks * kv_block_bytes(view_); }
 
 void KVCache::copy_blocks(const int32_t* pairs, int n) {
   for (int i = 0; i < 2 * n; i++)
