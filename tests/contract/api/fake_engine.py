@@ -213,7 +213,11 @@ class FakeEngine:
     async def submit(self, request: GenerateRequest) -> FakeHandle:
         if self.dead is not None:
             raise EngineDead(self.dead)
-        await asyncio.sleep(self.verdict_s)
+        try:
+            await asyncio.sleep(self.verdict_s)
+        except asyncio.CancelledError:
+            self.aborts += 1
+            raise
         if self.refuse is not None:
             raise self.refuse
         self.requests.append(request)
