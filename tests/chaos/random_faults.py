@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from tests.chaos.clients import Answer, Body, Callers, bodies, call
 from tests.chaos.site import Footprint, Site, take_charge, wait_for
 
-from sixfold.api.context import ASIDE_THREADS, TEXT_THREADS
+from sixfold.api.threads import ASIDE_THREADS, TEXT_THREADS
 
 __all__ = ["Rounds", "main"]
 
