@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from tests.chaos.cells import CELLS, PAGE, Cell, expected, page_table
 from tests.chaos.clients import Answer
@@ -72,3 +74,8 @@ def test_a_part_of_an_answer_and_what_is_none() -> None:
     assert Answer("broken", {}).is_part_of(whole)
     assert not Answer("broken", {0: ["ax", [1, 9], [], None]}).is_part_of(whole)
     assert not Answer("broken", {0: ["ab", [1, 2], [], "length"]}).is_part_of(whole)
+
+
+@pytest.mark.parametrize("command", ["matrix", "random_faults"])
+def test_the_commands_outside_the_suite_can_be_started(command: str) -> None:
+    assert importlib.import_module(f"tests.chaos.{command}").main
