@@ -77,8 +77,8 @@ _FAILED_START = _ends("the server ends with status 4", 4)
 _NOT_STARTED = _ends("the server ends at once with status 0", 0)
 _READY_LATER = Outcome("ready once it is continued")
 _NEVER_HALF_READY = Outcome(
-    "ready, or the server ends with status 4, or 1 where an import had no memory; never ready without all processes",
-    exits=frozenset({4, 1}),
+    "ready, or the server ends with status 4 (1 or 2 where an import had no memory); never ready without all processes",
+    exits=frozenset({4, 1, 2}),
     may_go_on=True,
 )
 _READY_ANYWAY = Outcome("ready: it has started all processes")
