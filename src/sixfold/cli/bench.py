@@ -13,6 +13,7 @@ import click
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
 from sixfold.errors import ConfigError
+from sixfold.sizes import size_text
 
 if TYPE_CHECKING:
     from sixfold.llm import LLM
@@ -219,7 +220,7 @@ def _print_table(report: dict[str, Any]) -> None:
     read = f"memory read {limits['memory_read_gb_s']:,.1f} GB/s, int8 {limits['int8_gmac_s']:,.0f} GMAC/s"
     if bytes_weights:
         most = limits["memory_read_gb_s"] * 1e9 / bytes_weights
-        read += f"; reading {bytes_weights / 1e6:,.0f} MB of weights once a token allows {most:,.0f} tokens/s"
+        read += f"; reading {size_text(bytes_weights)} of weights once a token allows {most:,.0f} tokens/s"
     console.print(f"limits: {read}")
     agree = "equal in every batch" if report["tokens_agree"] else "NOT EQUAL in every batch"
     console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})")
