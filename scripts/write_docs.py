@@ -61,7 +61,7 @@ def settings_page() -> str:
         "# Settings\n",
         "A setting comes from its default, from the TOML file given with `--config` (or `SIXFOLD_CONFIG`), from an",
         "environment variable, or from a flag; the later one wins. `sixfold doctor` shows each value and its origin.",
-        "A key of the file, or a `SIXFOLD_...` variable, that is no setting is refused.",
+        "A key of the file, or a `SIXFOLD_...` variable, that is no setting is refused, with the nearest name.",
         'In Python they are keyword arguments: `LLM("smollm2", max_num_seqs=8)`.\n',
         "```toml",
         "# sixfold.toml",
@@ -69,11 +69,13 @@ def settings_page() -> str:
         "max_num_seqs = 8",
         "enable_prefix_caching = false",
         "```\n",
-        f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`. An",
-        "unknown key in the file is an error. An unknown variable is not (orchestrators set such names for their own",
-        "ends); `sixfold doctor` names it. Two more variables are read: `SIXFOLD_CACHE`, the folder of model files",
-        "(default `~/.cache/sixfold`), and `SIXFOLD_ISA`, which forces",
-        "[a build of the kernels](instruction-sets.md).\n",
+        f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`.",
+        "Three more variables are read: `SIXFOLD_CACHE`, the folder of model files (default `~/.cache/sixfold`),",
+        "`SIXFOLD_ISA`, which forces [a build of the kernels](instruction-sets.md), and `SIXFOLD_API_KEY`, the key with",
+        "which `top`, `waits` and `trace` ask a server.\n",
+        "Kubernetes sets variables of its own for a service called `sixfold`: `SIXFOLD_SERVICE_HOST`,",
+        "`SIXFOLD_PORT_8000_TCP` and the like, and `SIXFOLD_PORT=tcp://10.0.0.1:8000`. They are let be, and",
+        "`sixfold doctor` lists them; `enableServiceLinks: false` in the pod's specification keeps them away.\n",
     ]
     owner_before: str | None = None
     for flag, (owner, f) in settings().items():

@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,8 @@ _SERVICE_LINK = re.compile(
     r"SIXFOLD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """What Kubernetes tells of a service called sixfold, or sixfold-something, to its neighbours."""
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
+"""What it says in the one of them that is a setting's, too: SIXFOLD_PORT."""
 _OF_TESTS = "SIXFOLD_TEST_"
 
 LOCAL = ("model", "scheduler", "cache", "executor", "")
@@ -105,7 +107,10 @@ def _option(flag: str, f: dataclasses.Field[Any], *, hidden: bool) -> Callable[[
 
 
 def resolve(
-    flags: Mapping[str, Any], config_file: Path | None = None, environment: Mapping[str, str] | None = None
+    flags: Mapping[str, Any],
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    misspelt: list[ConfigError] | None = None,
 ) -> Resolved:
     """Put the four sources together.
 
@@ -113,6 +118,7 @@ def resolve(
         flags: setting's name -> value, None for "not given".
         config_file: TOML file, or None.
         environment: default: the process's own.
+        misspelt: gets the errors about variables that nothing reads; None: the first is raised.
 
     Raises:
         ConfigError: an unknown key or variable, a value of the wrong type or out of range; the message names its
@@ -127,7 +133,10 @@ def resolve(
             values[name], origins[name] = value, origin(name)
 
     environment = os.environ if environment is None else environment
-    _refuse_misspelt(environment)
+    for fault in _misspelt(environment):
+        if misspelt is None:
+            raise fault
+        misspelt.append(fault)
     if config_file is not None:
         take(_from_toml(config_file, kinds), lambda name: str(config_file))
     take(_from_environment(environment, kinds), _variable)
@@ -155,24 +164,33 @@ def _is_text(value: str) -> bool:
 def unknown_environment(environment: Mapping[str, str] | None = None) -> list[str]:
     """`SIXFOLD_...` variables that nothing reads.
 
-    An orchestrator sets some for its own ends; `doctor` lists them. All others are refused by `resolve`.
+    Kubernetes sets some for its own ends; `doctor` lists them. All others are refused by `resolve`.
     """
     known = _known_variables()
     found = os.environ if environment is None else environment
-    return sorted(name for name in found if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    return sorted(
+        name
+        for name, text in found.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and (name not in known or _is_service_address(name, text))
+    )
 
 
 def _known_variables() -> set[str]:
     return {_variable(name) for name in names()} | OUTSIDE_SETTINGS
 
 
-def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+def _is_service_address(name: str, text: str) -> bool:
+    return _SERVICE_LINK.fullmatch(name) is not None and _SERVICE_ADDRESS.fullmatch(text) is not None
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[ConfigError]:
+    """An error for each variable that nothing reads and Kubernetes has not set."""
     for name in unknown_environment(environment):
         if not _SERVICE_LINK.fullmatch(name) and not name.startswith(_OF_TESTS):
             own = {known.removeprefix(ENVIRONMENT_PREFIX) for known in _known_variables()}
             near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), sorted(own), n=1)
             hint = f"; did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else ""
-            raise ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
+            yield ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
 
 
 def _variable(name: str) -> str:
@@ -183,7 +201,7 @@ def _from_environment(environment: Mapping[str, str], kinds: Mapping[str, type])
     found: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = environment.get(_variable(name))
-        if text is None:
+        if text is None or _is_service_address(_variable(name), text):
             continue
         try:
             found[name] = _WORDS[text.strip().lower()] if kind is bool else kind(text)
