@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from sixfold.cli.batch_lines import Index
+from sixfold.cli.output_file import output_error
 from sixfold.errors import ConfigError, InvalidRequest, SixfoldError
 
 __all__ = ["Fault", "Response", "Results"]
@@ -148,7 +149,7 @@ class Results:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written: {_reason(error)}", param="-o") from None
+            raise output_error(self._path, error) from None
         file = io.FileIO(fd, "r+")
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -242,7 +243,3 @@ def _why(answer: Response | Fault) -> str:
         text = f"{answer.status_code}, {text}"
     text = " ".join(text.split())
     return text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

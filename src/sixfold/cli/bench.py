@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, resolve, setting_options
@@ -90,6 +91,7 @@ def bench(
     """
     decode = decode or (_BREAKDOWN_DEFAULT if breakdown else _DECODE_DEFAULT)
     if breakdown:
+        _refuse_given("prefill", "repeat")
         return _break_down(model, decode, prompt_tokens, output_tokens, as_json, config_file, flags)
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
@@ -107,6 +109,13 @@ def bench(
     else:
         _print_table(report)
     return 0
+
+
+def _refuse_given(*names: str) -> None:
+    """Raises: click.UsageError: one of these options was given, and does nothing with --breakdown."""
+    for name in names:
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name} has no place with --breakdown, which measures steps that decode.")
 
 
 def _break_down(

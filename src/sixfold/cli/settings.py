@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sixfold.config import Config, settings
+from sixfold.config import NOUNS, TYPES, Config, settings
 from sixfold.errors import ConfigError
 
 __all__ = ["DEFAULT", "ENVIRONMENT_PREFIX", "Resolved", "names", "resolve", "setting_options", "unknown_environment"]
@@ -39,9 +39,7 @@ _OF_TESTS = "SIXFOLD_TEST_"
 LOCAL = ("model", "scheduler", "cache", "executor", "")
 """Parts of the configuration that matter without HTTP."""
 
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -64,7 +62,7 @@ class Resolved:
 
 def names() -> dict[str, type]:
     """Setting's name -> Python type."""
-    return {f.name: _TYPES[str(f.type)] for _, f in settings().values()}
+    return {f.name: TYPES[str(f.type)] for _, f in settings().values()}
 
 
 def setting_options(
@@ -96,7 +94,7 @@ def setting_options(
 
 
 def _option(flag: str, f: dataclasses.Field[Any], *, hidden: bool) -> Callable[[Command], Command]:
-    kind = _TYPES[str(f.type)]
+    kind = TYPES[str(f.type)]
     choices = f.metadata["choices"]
     shown = "" if f.default == "" else f"  [default: {str(f.default).lower() if kind is bool else f.default}]"
     help_text = f.metadata["help"][:1].upper() + f.metadata["help"][1:] + shown
@@ -206,7 +204,7 @@ def _from_environment(environment: Mapping[str, str], kinds: Mapping[str, type])
         try:
             found[name] = _WORDS[text.strip().lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            raise ConfigError(f"{_variable(name)} is {text!r}; it must be {_NOUNS[kind]}", param=name) from None
+            raise ConfigError(f"{_variable(name)} is {text!r}; it must be {NOUNS[kind]}", param=name) from None
     return found
 
 
@@ -228,7 +226,7 @@ def _from_toml(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:  # not isinstance: for Python, true is an int
-            raise ConfigError(f"{path}: {key} must be {_NOUNS[kind]}", param=key)
+            raise ConfigError(f"{path}: {key} must be {NOUNS[kind]}", param=key)
         found[name] = value
     return found
 

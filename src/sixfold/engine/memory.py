@@ -67,9 +67,9 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         return (
-            f"{size_text(self.total)}: {size_text(self.weights)} of weights, {size_text(self.kv)} of KV cache ({self.sequences} x "
-            f"{self.context:,} tokens of {self.kv_per_token:,} bytes), {size_text(self.working)} for the worker itself and "
-            f"{size_text(self.processes)} for the other processes"
+            f"{size_text(self.total)}: {size_text(self.weights)} of weights, {size_text(self.kv)} of KV cache "
+            f"({self.sequences} x {self.context:,} tokens of {self.kv_per_token:,} bytes), {size_text(self.working)} "
+            f"for the worker itself and {size_text(self.processes)} for the other processes"
         )
 
 
