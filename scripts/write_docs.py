@@ -22,7 +22,7 @@ import msgspec
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
 from sixfold.api.openapi import OPERATIONS, statuses
 from sixfold.cli.main import cli
-from sixfold.cli.settings import ENVIRONMENT_PREFIX
+from sixfold.cli.settings import ENVIRONMENT_PREFIX, TITLES
 from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
 from sixfold.observability.aliases import VLLM
@@ -90,17 +90,6 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-TITLES = {
-    "model": "Model",
-    "scheduler": "Scheduler",
-    "cache": "KV cache",
-    "executor": "Executor",
-    "api": "HTTP API",
-    "": "Whole program",
-}
-"""Part of the configuration -> heading in settings.md."""
-
-
 def _part(owner: str) -> tuple[str, str]:
     if not owner:
         return TITLES[owner], "What belongs to no part alone."
@@ -135,6 +124,9 @@ def _command(name: str, command: click.Command, top: click.Context) -> str:
     if whole:
         links = ", ".join(f"[{t}](settings.md#{t.lower().replace(' ', '-')})" for t in dict.fromkeys(whole.values()))
         more = f"\nAnd the settings under {links}.\n"
+        hidden = {param.name for param in command.params if isinstance(param, click.Option) and param.hidden}
+        if unused := [f"`{flag}`" for flag, (_, f) in settings().items() if f.name in hidden]:
+            more += f"`--help` leaves out those that are taken and of no use here: {', '.join(unused)}.\n"
     return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.cli.standard_streams import complain
 from sixfold.errors import ConfigError, InvalidRequest, SixfoldError
 
@@ -41,7 +41,7 @@ def _model_and_file(ctx: click.Context, _param: click.Parameter, words: tuple[st
     return (words[0] if len(words) == 2 else None), Path(words[-1])
 
 
-@click.command(short_help="Answer a file of requests.")
+@click.command(cls=SettingsCommand, short_help="Answer a file of requests.")
 @click.argument("words", metavar="[MODEL] FILE", nargs=-1, required=True, callback=_model_and_file)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the answers; gone on with if it exists.")
 @click.option("--url", help="Use this running server, e.g. http://127.0.0.1:8000, instead of starting one.")

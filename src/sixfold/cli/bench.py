@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.errors import ConfigError
 from sixfold.sizes import size_text
 
@@ -41,7 +41,7 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> t
     return tuple(dict.fromkeys(counts))
 
 
-@click.command(short_help="Measure tokens per second.")
+@click.command(cls=SettingsCommand, short_help="Measure tokens per second.")
 @click.argument("model", required=False)
 @click.option(
     "--prefill",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sixfold import __version__
-from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
+from sixfold.cli.settings import LOCAL, Resolved, SettingsCommand, resolve, setting_options, unknown_environment
 from sixfold.config import settings
 from sixfold.errors import ConfigError, ModelFileError, ModelNotFound, SixfoldError
 
@@ -20,7 +20,7 @@ __all__ = ["doctor"]
 PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvicorn", "httptools", "uvloop")
 
 
-@click.command(short_help="Show the machine, the versions and every setting.")
+@click.command(cls=SettingsCommand, short_help="Show the machine, the versions and every setting.")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(*LOCAL, "api")

@@ -21,7 +21,17 @@ import click
 from sixfold.config import NOUNS, TYPES, Config, settings
 from sixfold.errors import ConfigError
 
-__all__ = ["DEFAULT", "ENVIRONMENT_PREFIX", "Resolved", "names", "resolve", "setting_options", "unknown_environment"]
+__all__ = [
+    "DEFAULT",
+    "ENVIRONMENT_PREFIX",
+    "TITLES",
+    "Resolved",
+    "SettingsCommand",
+    "names",
+    "resolve",
+    "setting_options",
+    "unknown_environment",
+]
 
 ENVIRONMENT_PREFIX = "SIXFOLD_"
 DEFAULT = "default"
@@ -38,6 +48,16 @@ _OF_TESTS = "SIXFOLD_TEST_"
 
 LOCAL = ("model", "scheduler", "cache", "executor", "")
 """Parts of the configuration that matter without HTTP."""
+
+TITLES = {
+    "model": "Model",
+    "scheduler": "Scheduler",
+    "cache": "KV cache",
+    "executor": "Executor",
+    "api": "HTTP API",
+    "": "Whole program",
+}
+"""Part of the configuration -> heading in `--help` and in settings.md."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -58,6 +78,22 @@ class Resolved:
         """Values that somebody chose (origin is not the default), of the given parts of the configuration."""
         owners = {f.name: owner for owner, f in settings().values()}
         return {n: v for n, v in self.values.items() if self.origins[n] != DEFAULT and owners[n] in parts}
+
+
+class SettingsCommand(click.Command):
+    """A command whose help shows its settings below its own options, under a heading for each part."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        owners = {f.name: owner for owner, f in settings().values()}
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *TITLES.values())}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                owner = owners.get(param.name or "")
+                sections["Options" if owner is None else TITLES[owner]].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def names() -> dict[str, type]:

@@ -89,3 +89,13 @@ def test_every_setting_has_its_type() -> None:
         with pytest.raises(ConfigError, match="it must be"):
             Config.from_flat({name: None})
     assert Config.from_flat({"hang_timeout_s": 5}).hang_timeout_s == 5
+
+
+def test_a_host_that_is_none_is_refused_without_a_word_about_who_reaches_it(
+    capfd: pytest.CaptureFixture[str], runtime_dir: Path
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", "scripted", "--host", "203.0.113.7", "--insecure-no-auth"])
+    assert left.value.code == 2
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("sixfold: --host 203.0.113.7 is no address of this machine")

@@ -115,7 +115,8 @@ def test_resolve_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: 
     assert blocks(without_kv + 3 * 16 * 256) == 3
     assert blocks(1 << 30, num_kv_blocks=7) == 7
     assert blocks(1 << 30, kv_cache_memory="1M") == 256
-    assert blocks(1 << 30, kv_cache_memory="1") == 1
+    with pytest.raises(ConfigError, match="--kv-cache-memory 1K is less than a block of 16 tokens, which is 4 KB"):
+        blocks(1 << 30, kv_cache_memory="1K")
     with pytest.raises(ConfigError, match="does not fit: its weights"):
         blocks(without_kv - 1)
     with pytest.raises(ConfigError, match="does not fit: its weights"):
