@@ -41,7 +41,7 @@ EXIT_CODES = """\
 | 0 | done; `serve`: stopped by Ctrl-C or SIGTERM, once its processes had been started |
 | 1 | it failed, or the model does not fit into memory; `doctor`: something is wrong; `batch`: some requests failed |
 | 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address; \
-`batch`: the file has faults |
+`batch`: nothing was run, see [batch.md](batch.md) |
 | 4 | `serve`, `batch`: one of its processes died before it was ready, or again and again \
 ([reliability.md](reliability.md)) |
 | 130 | stopped by Ctrl-C, `batch` by any signal; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
