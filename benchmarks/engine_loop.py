@@ -20,7 +20,7 @@ import time
 import traceback
 from pathlib import Path
 
-from report import header, table
+from report import header, output_file, table
 from serving import cpu_s
 
 from sixfold.config import Config
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--rows", default="1,8,64")
     parser.add_argument("--step-ms", default="0,10")
     parser.add_argument("--steps", type=int, default=150, help="measured at a time; the median of five is printed")
-    parser.add_argument("--json", default="", help="write the figures to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write the figures to this file")
     args = parser.parse_args()
     if WARMING_STEPS + ROUNDS * args.steps > CONTEXT - PROMPT_TOKENS - WARMING_STEPS:
         parser.error("--steps: the rows would end before the measurement")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from report import header, table
+from report import header, output_file, table
 
 from sixfold.executor.native import kernels
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
@@ -103,7 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--megabytes", type=int, default=96, help="of weights in one pass")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", default="", help="write all figures to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write all figures to this file")
     args = parser.parse_args()
     args.rows = [int(part) for part in args.rows.split(",")]
     for option, known in (("models", SHAPES), ("types", RANDOM_TYPES)):

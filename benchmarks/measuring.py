@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from report import header, table
+from report import header, output_file, table
 from serving import STARTED_S, Server, served, stream
 
 from sixfold.engine.progress import Count, Progress
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=600.0, help="at most; the pairs that there are then count")
     parser.add_argument("--steps", type=int, default=60, help="of a window")
-    parser.add_argument("--json", default="", help="write the figures to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write the figures to this file")
     args = parser.parse_args()
     switch = Path(__file__).resolve().parent / "measuring_switch"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(switch), os.environ.get("PYTHONPATH"))))

@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from report import header, table
+from report import header, output_file, table
 
 Speeds = dict[str, float]
 EMPTY = "decode_1_empty"
@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", default="", help="write every round's figures to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write every round's figures to this file")
     args = parser.parse_args()
     for tool in ("llama-bench", "llama-batched-bench"):
         found = shutil.which(tool, path=args.llama_bin or None)

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from report import header, table
+from report import header, output_file, table
 from serving import STARTED_S, Answer, Server, served, stream
 
 ROLES = ("api", "engine", "worker")
@@ -101,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", default="", help="write every round's figures to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write every round's figures to this file")
     return parser.parse_args()
 
 

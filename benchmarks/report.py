@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -9,7 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["ROOT", "header", "table"]
+from sixfold.cli.output_file import check_output
+from sixfold.errors import ConfigError
+
+__all__ = ["ROOT", "header", "output_file", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOAD_BEFORE = os.getloadavg()[0]
@@ -24,6 +28,20 @@ def header() -> str:
         f"commit:  {_commit()}\n"
         f"command: {shlex.join(['python', *sys.argv])}\n"
     )
+
+
+def output_file(name: str) -> str:
+    """Type of `--json`: found out before hours of measurement, not behind them. "" is no file.
+
+    Raises:
+        argparse.ArgumentTypeError: it could not be written.
+    """
+    try:
+        if name:
+            check_output(Path(name), "--json")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(error.message.removeprefix("--json ")) from None
+    return name
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

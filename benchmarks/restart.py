@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from report import header, table
+from report import header, output_file, table
 from serving import served
 
 from sixfold.engine.progress import Count, Progress
@@ -191,7 +191,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--signal", choices=("KILL", "SEGV", "USR1"), default="KILL")
-    parser.add_argument("--json", default="", help="write every gap to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write every gap to this file")
     parser.add_argument("more", nargs="*", help="arguments of `sixfold serve`")
     args = parser.parse_args()
     with served(args.model, *args.more) as process:

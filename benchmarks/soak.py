@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from report import output_file
 from serving import Server, rollup, served, wait_ready
 
 NICE = 10
@@ -444,7 +445,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
     parser.add_argument("--api-server-count", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", help="a file for all figures")
+    parser.add_argument("--json", type=output_file, help="a file for all figures")
     options = parser.parse_args()
     random.seed(options.seed)
     arguments = ["--max-num-seqs", "8", "--num-kv-blocks", "640", "--max-model-len", "2048"]

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from report import header, table
+from report import header, output_file, table
 from serving import STARTED_S, served, stream
 
 RETRY_S = 0.01
@@ -29,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", default="", help="write every round's seconds to this file")
+    parser.add_argument("--json", type=output_file, default="", help="write every round's seconds to this file")
     args = parser.parse_args()
     body = {"model": args.model, "prompt": "One, two,", "max_tokens": 4, "temperature": 0, "stream": True}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -22,7 +22,7 @@ import msgspec
 from sixfold.api.field_docs import FieldDoc, field_docs, structs_of
 from sixfold.api.openapi import OPERATIONS, statuses
 from sixfold.cli.main import cli
-from sixfold.cli.settings import ENVIRONMENT_PREFIX
+from sixfold.cli.settings import ENVIRONMENT_PREFIX, TITLES
 from sixfold.config import Config, settings
 from sixfold.messages import EngineStats
 from sixfold.observability.aliases import VLLM
@@ -41,7 +41,7 @@ EXIT_CODES = """\
 | 0 | done; `serve`: stopped by Ctrl-C or SIGTERM, once its processes had been started |
 | 1 | it failed, or the model does not fit into memory; `doctor`: something is wrong; `batch`: some requests failed |
 | 2 | the command, a flag or a setting is wrong; `serve`: it cannot listen on its address; \
-`batch`: the file has faults |
+`batch`: nothing was run, see [batch.md](batch.md) |
 | 4 | `serve`, `batch`: one of its processes died before it was ready, or again and again \
 ([reliability.md](reliability.md)) |
 | 130 | stopped by Ctrl-C, `batch` by any signal; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
@@ -61,7 +61,7 @@ def settings_page() -> str:
         "# Settings\n",
         "A setting comes from its default, from the TOML file given with `--config` (or `SIXFOLD_CONFIG`), from an",
         "environment variable, or from a flag; the later one wins. `sixfold doctor` shows each value and its origin.",
-        "A key of the file, or a `SIXFOLD_...` variable, that is no setting is refused.",
+        "A key of the file, or a `SIXFOLD_...` variable, that is no setting is refused, with the nearest name.",
         'In Python they are keyword arguments: `LLM("smollm2", max_num_seqs=8)`.\n',
         "```toml",
         "# sixfold.toml",
@@ -69,11 +69,13 @@ def settings_page() -> str:
         "max_num_seqs = 8",
         "enable_prefix_caching = false",
         "```\n",
-        f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`. An",
-        "unknown key in the file is an error. An unknown variable is not (orchestrators set such names for their own",
-        "ends); `sixfold doctor` names it. Two more variables are read: `SIXFOLD_CACHE`, the folder of model files",
-        "(default `~/.cache/sixfold`), and `SIXFOLD_ISA`, which forces",
-        "[a build of the kernels](instruction-sets.md).\n",
+        f"For `--max-num-seqs` the variable is `{ENVIRONMENT_PREFIX}MAX_NUM_SEQS` and the TOML key `max_num_seqs`.",
+        "Three more variables are read: `SIXFOLD_CACHE`, the folder of model files (default `~/.cache/sixfold`),",
+        "`SIXFOLD_ISA`, which forces [a build of the kernels](instruction-sets.md), and `SIXFOLD_API_KEY`, the key",
+        "with which `top`, `waits` and `trace` ask a server.\n",
+        "Kubernetes sets variables of its own for a service called `sixfold`: `SIXFOLD_SERVICE_HOST`,",
+        "`SIXFOLD_PORT_8000_TCP` and the like, and `SIXFOLD_PORT=tcp://10.0.0.1:8000`. They are let be, and",
+        "`sixfold doctor` lists them; `enableServiceLinks: false` in the pod's specification keeps them away.\n",
     ]
     owner_before: str | None = None
     for flag, (owner, f) in settings().items():
@@ -86,17 +88,6 @@ def settings_page() -> str:
         shown = "MODEL (the argument)" if flag == "--model" else f"`{flag}`"
         lines.append(f"| {shown} | `{default}` | {f.metadata['help']}{choices} |")
     return "\n".join(lines) + "\n"
-
-
-TITLES = {
-    "model": "Model",
-    "scheduler": "Scheduler",
-    "cache": "KV cache",
-    "executor": "Executor",
-    "api": "HTTP API",
-    "": "Whole program",
-}
-"""Part of the configuration -> heading in settings.md."""
 
 
 def _part(owner: str) -> tuple[str, str]:
@@ -133,6 +124,9 @@ def _command(name: str, command: click.Command, top: click.Context) -> str:
     if whole:
         links = ", ".join(f"[{t}](settings.md#{t.lower().replace(' ', '-')})" for t in dict.fromkeys(whole.values()))
         more = f"\nAnd the settings under {links}.\n"
+        hidden = {param.name for param in command.params if isinstance(param, click.Option) and param.hidden}
+        if unused := [f"`{flag}`" for flag, (_, f) in settings().items() if f.name in hidden]:
+            more += f"`--help` leaves out those that are taken and of no use here: {', '.join(unused)}.\n"
     return f"## `sixfold {name}`\n\n```\n{text}\n```\n{more}"
 
 

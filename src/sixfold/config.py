@@ -17,8 +17,10 @@ from sixfold.errors import ConfigError
 
 __all__ = [
     "BLOCK_SIZE",
+    "NOUNS",
     "SCRIPTED_MODEL",
     "SYNTHETIC_PREFIX",
+    "TYPES",
     "ApiConfig",
     "CacheConfig",
     "Config",
@@ -201,17 +203,25 @@ class Config:
         """Return self.
 
         Raises:
-            ConfigError: a value is out of its range; `param` is the flag.
+            ConfigError: a value is of another type, or out of its range; `param` is the flag.
         """
         for name, (owner, f) in settings().items():
             part = getattr(self, owner) if owner else self
             value = getattr(part, f.name)
             choices, low, high = (f.metadata[key] for key in ("choices", "low", "high"))
+            if not _is_of(value, TYPES[str(f.type)]):
+                raise ConfigError(f"{name} is {value!r}; it must be {NOUNS[TYPES[str(f.type)]]}", param=name)
             if choices and value not in choices:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}", param=name)
             if isinstance(value, int | float) and not low <= value <= high:
                 bounds = f"between {low} and {high}" if high < math.inf else f"at least {low}"
                 raise ConfigError(f"{name} is {value}; it must be {bounds}", param=name)
+        if self.executor.script and self.executor.executor != "scripted":
+            raise ConfigError(
+                "--script needs the scripted executor, which answers as the file says: give --executor scripted, or "
+                "`scripted` as the model",
+                param="--script",
+            )
         if self.cache.kv_cache_memory:
             parse_bytes(self.cache.kv_cache_memory)
         if not self.api.host:
@@ -223,7 +233,7 @@ class Config:
         """Build from `{"max_num_seqs": 8, ...}`.
 
         Raises:
-            ConfigError: unknown name, or a value out of range.
+            ConfigError: unknown name, or a value of another type or out of range.
         """
         if values.get("model") == SCRIPTED_MODEL:
             if values.get("executor", SCRIPTED_MODEL) != SCRIPTED_MODEL:
@@ -242,6 +252,16 @@ class Config:
         top = parts.pop("", {})
         built: dict[str, Any] = {name: part(**parts.get(name, {})) for name, part in _PARTS.items()}
         return cls(**built, **top).check()
+
+
+TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+"""Annotation of a setting -> its type."""
+NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Not isinstance: for Python, True is an int."""
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 _PARTS: dict[str, type[Any]] = {

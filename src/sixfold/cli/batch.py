@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
-from sixfold.errors import ConfigError
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
+from sixfold.cli.standard_streams import complain
+from sixfold.errors import ConfigError, InvalidRequest, SixfoldError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -40,7 +41,7 @@ def _model_and_file(ctx: click.Context, _param: click.Parameter, words: tuple[st
     return (words[0] if len(words) == 2 else None), Path(words[-1])
 
 
-@click.command(short_help="Answer a file of requests.")
+@click.command(cls=SettingsCommand, short_help="Answer a file of requests.")
 @click.argument("words", metavar="[MODEL] FILE", nargs=-1, required=True, callback=_model_and_file)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File of the answers; gone on with if it exists.")
 @click.option("--url", help="Use this running server, e.g. http://127.0.0.1:8000, instead of starting one.")
@@ -80,12 +81,13 @@ def batch(
     from sixfold.cli.batch_lines import Index, check
 
     with closing(Index()) as index:
-        n, faults = check(path, index)
+        with _nothing_was_run():
+            n, faults = check(path, index, bodies=check_only)
         if faults.count:
             click.echo(faults.text(), err=True)
             return EXIT_USAGE
         if check_only:
-            click.echo(f"{path}: {n} requests, nothing wrong with them")
+            click.echo(f"{path}: {n} requests, nothing wrong with their fields; values are checked when they are sent")
             return 0
         if output is None:
             raise click.UsageError("where shall the answers go? Give a file with -o.")
@@ -103,6 +105,15 @@ def batch(
             concurrency = concurrency or CONCURRENCY_ELSEWHERE
             go = partial(_run_elsewhere, Endpoint(url))
         return _answer(path, output, index, n, retry_failed, concurrency, max_retries, go)
+
+
+@contextmanager
+def _nothing_was_run() -> Iterator[None]:
+    """Until then, whatever is wrong with a file is a wrong command."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ConfigError(error.message, param=error.param) from None
 
 
 def _config(model: str | None, config_file: Path | None, flags: dict[str, Any]) -> Config:
@@ -127,7 +138,9 @@ def _answer(
     from sixfold.cli.batch_results import Results
     from sixfold.cli.batch_run import Batch
 
-    with closing(Results(output, index, again=again)) as results:
+    with _nothing_was_run():
+        opened = Results(output, index, again=again)
+    with closing(opened) as results:
         if results.n_before < n:
             with _progress() as bar:
                 task = bar.add_task("", total=n, completed=results.n_before, failed=results.n_failed)
@@ -145,7 +158,12 @@ def _answer(
                 status = go(run)
             if not run.finished:
                 done = results.n_ok + results.n_failed
+                told = isinstance(run.error, SixfoldError)
+                if told:
+                    complain(f"sixfold: {run.error}")
                 click.echo(f"{output}: {done} of {n} requests are answered; the same command goes on", err=True)
+                if told:
+                    return status or (EXIT_FAILED if done > results.n_before else EXIT_USAGE)
                 if run.error is not None:
                     raise run.error
                 return status or EXIT_INTERRUPTED

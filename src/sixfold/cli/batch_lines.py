@@ -2,9 +2,10 @@
 
     {"custom_id": "a-1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
 
-https://platform.openai.com/docs/api-reference/batch/request-input describes it. A body is not looked into: the server
-does that, as for any other call. Files may be of any size: lines are read one by one, and what must be remembered of
-all of them (which custom_id was on which line, and whether it is answered) lies in a temporary database on disk.
+https://platform.openai.com/docs/api-reference/batch/request-input describes it. A run does not look into bodies: the
+server does that, as for any other call; `--check` asks the server's types. Files may be of any size: lines are read one
+by one, and what must be remembered of all of them (which custom_id was on which line, and whether it is answered) lies
+in a temporary database on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from sixfold.errors import InvalidRequest
 
-__all__ = ["URLS", "Faults", "Index", "InputLine", "check", "read_lines"]
+__all__ = ["FIELDS", "URLS", "Faults", "Index", "InputLine", "check", "read_lines"]
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 MAX_LINE_BYTES = 64 << 20
@@ -34,6 +35,9 @@ class InputLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: str
     url: str
     body: msgspec.Raw
+
+
+FIELDS = InputLine.__struct_fields__
 
 
 class _Body(msgspec.Struct):
@@ -98,8 +102,11 @@ class Index:
         self._db.execute("UPDATE line SET done = 1 WHERE id = ?", (custom_id,))
 
 
-def check(path: Path, index: Index) -> tuple[int, Faults]:
+def check(path: Path, index: Index, *, bodies: bool = False) -> tuple[int, Faults]:
     """Read the whole file and put its ids into the index.
+
+    Args:
+        bodies: their fields and types, too, as a server takes them.
 
     Returns: requests, and faults with the numbers of their lines.
 
@@ -110,10 +117,12 @@ def check(path: Path, index: Index) -> tuple[int, Faults]:
     n = 0
     for number, line in _numbered(path):
         n += 1
-        try:
-            parsed = parse(line)
-        except InvalidRequest as error:
-            faults.add(f"{path}:{number}", error.message)
+        parsed, found = look(line)
+        if parsed is not None and not found and bodies and (fault := _body_fault(parsed)) is not None:
+            found = [fault]
+        for fault in found:
+            faults.add(f"{path}:{number}", fault)
+        if parsed is None or not 1 <= len(parsed.custom_id) <= MAX_ID_CHARS:
             continue
         before = index.add(parsed.custom_id, number)
         if before is not None:
@@ -130,58 +139,82 @@ def read_lines(path: Path, index: Index) -> Iterator[InputLine]:
         InvalidRequest: the file is not the one that was checked any more.
     """
     for number, line in _numbered(path):
-        try:
-            parsed = parse(line)
-            known = index.get(parsed.custom_id)
-        except InvalidRequest:
-            known = None
-        if known is None or known.number != number:
+        parsed, found = look(line)
+        known = index.get(parsed.custom_id) if parsed is not None and not found else None
+        if parsed is None or known is None or known.number != number:
             raise InvalidRequest(f"{path} was changed while it was read, at line {number}")
         if not known.done:
             yield parsed
 
 
-def parse(line: bytes) -> InputLine:
-    """One line.
-
-    Raises:
-        InvalidRequest: what is wrong with it.
-    """
+def look(line: bytes) -> tuple[InputLine | None, list[str]]:
+    """-> (the request of one line, what is wrong with it); the request is None where it cannot be told."""
     if len(line) > MAX_LINE_BYTES:
-        raise InvalidRequest(f"the line is longer than {MAX_LINE_BYTES >> 20} MiB")
+        return None, [f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"]
     try:
-        parsed = msgspec.json.decode(line, type=InputLine)
+        try:
+            parsed = msgspec.json.decode(line, type=InputLine)
+        except msgspec.ValidationError:
+            return None, _field_faults(line)
         parsed.custom_id.encode()
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(_sentence(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidRequest(f"not valid JSON: {error}") from None
+        return None, [f"not valid JSON: {str(error).removeprefix('JSON is malformed: ')}"]
     except RecursionError:
-        raise InvalidRequest("the line nests too deep") from None
-    if not 1 <= len(parsed.custom_id) <= MAX_ID_CHARS:
-        raise InvalidRequest(f"custom_id must have 1 to {MAX_ID_CHARS} characters")
-    if parsed.method != "POST":
-        raise InvalidRequest(f"method must be POST, not {parsed.method[:50]!r}")
-    if parsed.url not in URLS:
-        raise InvalidRequest(f"url must be one of {', '.join(URLS)}, not {parsed.url[:100]!r}")
+        return None, ["the line nests too deep"]
+    return parsed, _value_faults(parsed.custom_id, parsed.method, parsed.url, parsed.body)
+
+
+def _field_faults(line: bytes) -> list[str]:
+    """Of a line that is JSON, and no request."""
     try:
-        body = msgspec.json.decode(parsed.body, type=_Body)
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
-        raise InvalidRequest("body must be an object") from None
-    if body.stream is True:
-        raise InvalidRequest("body.stream must not be true: the answers of a batch are whole")
-    return parsed
+        return ["the line must be an object"]
+    texts: dict[str, str | None] = {}
+    faults = [f"there is no field {name[:100]}" for name in fields if name not in FIELDS]
+    for name in FIELDS:
+        if name not in fields:
+            faults.append(f"the field {name} is missing")
+        elif name != "body":
+            try:
+                texts[name] = msgspec.json.decode(fields[name], type=str)
+            except msgspec.ValidationError:
+                faults.append(f"{name} must be text")
+    return faults + _value_faults(texts.get("custom_id"), texts.get("method"), texts.get("url"), fields.get("body"))
 
 
-def _sentence(message: str) -> str:
-    """msgspec's words, in those of the file: `Object missing required field `url`` -> `the field url is missing`."""
-    name = message.split("`")[1] if "`" in message else ""
-    if message.startswith("Object missing required field"):
-        return f"the field {name} is missing"
-    if message.startswith("Object contains unknown field"):
-        return f"there is no field {name[:100]}"
-    field = message.rpartition("$.")[2].strip("`") if "$." in message else ""
-    return f"{field} must be text" if field else "the line must be an object"
+def _value_faults(custom_id: str | None, method: str | None, url: str | None, body: msgspec.Raw | None) -> list[str]:
+    """Of fields that are there and of the right type; None for the others."""
+    faults = []
+    if custom_id is not None and not 1 <= len(custom_id) <= MAX_ID_CHARS:
+        faults.append(f"custom_id must have 1 to {MAX_ID_CHARS} characters")
+    if method is not None and method != "POST":
+        faults.append(f"method must be POST, not {method[:50]!r}")
+    if url is not None and url not in URLS:
+        faults.append(f"url must be one of {', '.join(URLS)}, not {url[:100]!r}")
+    if body is not None:
+        try:
+            if msgspec.json.decode(body, type=_Body).stream is True:
+                faults.append("body.stream must not be true: the answers of a batch are whole")
+        except msgspec.ValidationError:
+            faults.append("body must be an object")
+    return faults
+
+
+def _body_fault(line: InputLine) -> str | None:
+    """What the server would say to a body's fields and their types."""
+    from sixfold.api.http.decoding import decode
+    from sixfold.api.openai.schemas import ChatRequest, CompletionRequest, EmbeddingRequest
+    from sixfold.api.responses.schemas import ResponsesRequest
+
+    kinds: dict[str, type] = dict(
+        zip(URLS, (ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest), strict=True)
+    )
+    try:
+        decode(kinds[line.url], bytes(line.body))
+    except InvalidRequest as error:
+        return f"body: {error.message}"
+    return None
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -24,12 +24,14 @@ from typing import Any
 import msgspec
 
 from sixfold.cli.batch_lines import Index
+from sixfold.cli.output_file import output_error
 from sixfold.errors import ConfigError, InvalidRequest, SixfoldError
 
 __all__ = ["Fault", "Response", "Results"]
 
 REASONS_MAX = 3
 REASON_CHARS = 200
+NO_REASON = "no reason given"
 START = b'{"id":"batch_req_'
 """How each line begins: half a line that begins otherwise is not ours to take away."""
 
@@ -105,7 +107,7 @@ class Results:
         self.n_ok = 0
         self.n_failed = 0
         self.reasons: list[str] = []
-        """Of the first failures of this run, one line each."""
+        """Of the first failures, also those of earlier runs, one line each."""
         self._file = self._open()
         try:
             self._read(again)
@@ -141,14 +143,18 @@ class Results:
                 data = data[self._file.write(data) or 0 :]
             self.n_ok += ok
             self.n_failed += not ok
-            if not ok and len(self.reasons) < REASONS_MAX:
-                self.reasons.append(f"{custom_id[:100]}: {_why(answer)}")
+            if not ok:
+                self._tell(custom_id, _why(answer))
+
+    def _tell(self, custom_id: str, why: str) -> None:
+        if len(self.reasons) < REASONS_MAX:
+            self.reasons.append(f"{custom_id[:100]}: {why}")
 
     def _open(self) -> io.FileIO:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written: {_reason(error)}", param="-o") from None
+            raise output_error(self._path, error) from None
         file = io.FileIO(fd, "r+")
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -190,6 +196,8 @@ class Results:
             self.n_ok += 1
         else:
             self.n_failed += 1
+            if not again:
+                self._tell(written.custom_id, _again_why(line))
         if written.ok or not again:
             self._index.mark_done(written.custom_id)
 
@@ -230,6 +238,15 @@ class Results:
         self.n_failed = 0
 
 
+def _again_why(line: bytes) -> str:
+    """Why the request of a line failed that an earlier run wrote."""
+    try:
+        written = msgspec.json.decode(line, type=_OutputLine)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return NO_REASON
+    return _why(written.response or written.error or Fault("", NO_REASON))
+
+
 def _why(answer: Response | Fault) -> str:
     """Why a request failed, in one line."""
     if isinstance(answer, Fault):
@@ -238,11 +255,7 @@ def _why(answer: Response | Fault) -> str:
         try:
             text = msgspec.json.decode(answer.body, type=_ErrorBody).error.message
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            text = "no reason given"
+            text = NO_REASON
         text = f"{answer.status_code}, {text}"
     text = " ".join(text.split())
     return text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

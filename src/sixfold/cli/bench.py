@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.errors import ConfigError
+from sixfold.sizes import size_text
 
 if TYPE_CHECKING:
     from sixfold.llm import LLM
@@ -39,7 +41,7 @@ def _counts(_ctx: click.Context, param: click.Parameter, value: str | None) -> t
     return tuple(dict.fromkeys(counts))
 
 
-@click.command(short_help="Measure tokens per second.")
+@click.command(cls=SettingsCommand, short_help="Measure tokens per second.")
 @click.argument("model", required=False)
 @click.option(
     "--prefill",
@@ -89,6 +91,7 @@ def bench(
     """
     decode = decode or (_BREAKDOWN_DEFAULT if breakdown else _DECODE_DEFAULT)
     if breakdown:
+        _refuse_given("prefill", "repeat")
         return _break_down(model, decode, prompt_tokens, output_tokens, as_json, config_file, flags)
     resolved = resolve({"model": model, **flags}, config_file)
     name = resolved.config.model.model
@@ -106,6 +109,13 @@ def bench(
     else:
         _print_table(report)
     return 0
+
+
+def _refuse_given(*names: str) -> None:
+    """Raises: click.UsageError: one of these options was given, and does nothing with --breakdown."""
+    for name in names:
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name} has no place with --breakdown, which measures steps that decode.")
 
 
 def _break_down(
@@ -219,7 +229,7 @@ def _print_table(report: dict[str, Any]) -> None:
     read = f"memory read {limits['memory_read_gb_s']:,.1f} GB/s, int8 {limits['int8_gmac_s']:,.0f} GMAC/s"
     if bytes_weights:
         most = limits["memory_read_gb_s"] * 1e9 / bytes_weights
-        read += f"; reading {bytes_weights / 1e6:,.0f} MB of weights once a token allows {most:,.0f} tokens/s"
+        read += f"; reading {size_text(bytes_weights)} of weights once a token allows {most:,.0f} tokens/s"
     console.print(f"limits: {read}")
     agree = "equal in every batch" if report["tokens_agree"] else "NOT EQUAL in every batch"
     console.print(f"tokens: sha256 {report['tokens_sha256']} ({agree})")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.cli.standard_streams import NOT_TEXT, read_input, read_line
 from sixfold.errors import ConfigError, ContextLengthExceeded, InvalidRequest, SixfoldError
 
@@ -79,7 +79,7 @@ def _sampling_options(command: Command) -> Command:
     return command
 
 
-@click.command(short_help="Talk to a model in the terminal.")
+@click.command(cls=SettingsCommand, short_help="Talk to a model in the terminal.")
 @click.argument("model", required=False)
 @_sampling_options
 @setting_options(*LOCAL, hide=ONE_CHAT)
@@ -98,7 +98,7 @@ def chat(model: str | None, config_file: Path | None, system: str, **options: An
     return 0
 
 
-@click.command(short_help="Answer one prompt and exit.")
+@click.command(cls=SettingsCommand, short_help="Answer one prompt and exit.")
 @click.argument("words", metavar="[MODEL] PROMPT", nargs=-1, required=True, callback=_model_and_prompt)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the model's chat template.")
 @_sampling_options
@@ -197,6 +197,8 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[Message]) -> None:
             if line.strip() == "/reset":
                 messages = list(opening)
                 click.echo("(forgotten)")
+            elif line.strip() == "/help":
+                click.echo(HELP)
             else:
                 click.echo(f"(unknown command {_printable(line.strip())})\n{HELP}")
             continue

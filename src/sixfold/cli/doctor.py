@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sixfold import __version__
-from sixfold.cli.settings import LOCAL, Resolved, resolve, setting_options, unknown_environment
+from sixfold.cli.settings import LOCAL, Resolved, SettingsCommand, resolve, setting_options, unknown_environment
 from sixfold.config import settings
 from sixfold.errors import ConfigError, ModelFileError, ModelNotFound, SixfoldError
 
@@ -20,7 +20,7 @@ __all__ = ["doctor"]
 PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvicorn", "httptools", "uvloop")
 
 
-@click.command(short_help="Show the machine, the versions and every setting.")
+@click.command(cls=SettingsCommand, short_help="Show the machine, the versions and every setting.")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(*LOCAL, "api")
@@ -30,8 +30,9 @@ def doctor(model: str | None, as_json: bool, config_file: Path | None, **flags: 
     Takes the arguments of `serve`, so that a command line can be looked at before it is used. Exit code 1: something
     is wrong, and the last lines say what.
     """
-    resolved = resolve({"model": model, **flags}, config_file)
-    report = _report(resolved)
+    misspelt: list[ConfigError] = []
+    resolved = resolve({"model": model, **flags}, config_file, misspelt=misspelt)
+    report = _report(resolved, misspelt)
     if as_json:
         click.echo(json.dumps(report))
     else:
@@ -39,10 +40,12 @@ def doctor(model: str | None, as_json: bool, config_file: Path | None, **flags: 
     return 1 if report["problems"] else 0
 
 
-def _report(resolved: Resolved) -> dict[str, Any]:
+def _report(resolved: Resolved, misspelt: list[ConfigError]) -> dict[str, Any]:
     from sixfold.cli.machine import cores_allowed, cpu_name, memory_bytes
 
     problems: list[str] = []
+    for error in misspelt:
+        _add(problems, error)
     automatic = _automatic(resolved, problems)
     cores, share = cores_allowed()
     total, available = memory_bytes()
@@ -69,7 +72,7 @@ def _report(resolved: Resolved) -> dict[str, Any]:
             for flag, (_, f) in settings().items()
         },
         "notes": _port_notes(resolved.config.api.host, resolved.config.api.port),
-        "unknown environment variables": unknown_environment(),
+        "unknown environment variables": [n for n in unknown_environment() if n not in {e.param for e in misspelt}],
         "problems": problems,
     }
 
@@ -101,7 +104,8 @@ def _instruction_set(problems: list[str]) -> str | None:
 def _add(problems: list[str], error: SixfoldError) -> None:
     """A message as a line of its own. Those about a model file begin with its name, which stays as it is."""
     first = error.message[0] if isinstance(error, ModelFileError) else error.message[0].upper()
-    sentence = f"{first}{error.message[1:]}."
+    end = "" if error.message.endswith("?") else "."
+    sentence = f"{first}{error.message[1:]}{end}"
     if sentence not in problems:  # two sections may meet the same one
         problems.append(sentence)
 
@@ -183,7 +187,7 @@ def _print(report: dict[str, Any]) -> None:
         table.add_row(flag, _shown(flag, entry["value"]) + means, entry["origin"], style=style)
     console.print(table)
     for name in report["unknown environment variables"]:
-        console.print(f"note: nothing reads the environment variable {name}", markup=False)
+        console.print(f"note: {name} is of Kubernetes, and nothing reads it (enableServiceLinks)", markup=False)
     for note in report["notes"]:
         console.print(f"note: {note}", markup=False)
     if os.environ.get("SIXFOLD_ISA"):

@@ -63,6 +63,19 @@ class Commands(click.Group):
             self.add_command(getattr(importlib.import_module(f"sixfold.cli.{module}"), attribute), cmd_name)
         return self.commands.get(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if args and not args[0].startswith("-"):
+                import difflib
+
+                if near := difflib.get_close_matches(args[0], _COMMANDS, n=1):
+                    raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+            raise
+
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:

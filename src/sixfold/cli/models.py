@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sixfold.errors import DownloadError, ModelNotFound
+from sixfold.sizes import size_text
 
 __all__ = ["list_command", "pull", "rm"]
 
@@ -38,12 +39,12 @@ def list_command() -> int:
     from sixfold.model_file import synthetic
 
     rows = [
-        (entry.name, f"{entry.n_bytes / 1e6:,.0f} MB", entry.licence, "here" if entry.cached else "")
+        (entry.name, size_text(entry.n_bytes), entry.licence, "here" if entry.cached else "")
         for entry in model_store.list_models()
     ]
     synthetic.remove_leftovers(model_store.cache_dir())
     made = synthetic.list_cached(model_store.cache_dir())
-    rows += [(name, f"{n_bytes / 1e6:,.0f} MB", "", "here") for name, n_bytes in made]
+    rows += [(name, size_text(n_bytes), "", "here") for name, n_bytes in made]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for name, size, licence, here in rows:
         click.echo(f"{name:{widths[0]}}  {size:>{widths[1]}}  {licence:{widths[2]}}  {here}".rstrip())

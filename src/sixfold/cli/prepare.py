@@ -8,6 +8,7 @@ import click
 
 from sixfold.config import Config
 from sixfold.errors import ModelNotFound
+from sixfold.sizes import size_text
 
 __all__ = ["prepare"]
 
@@ -38,7 +39,7 @@ def prepare(config: Config) -> None:
 
     def announce(n_bytes: int) -> None:
         if n_bytes > _WORTH_A_WORD:
-            text = f"writing {name} ({n_bytes / 1e6:,.0f} MB) to the cache ..."
+            text = f"writing {name} ({size_text(n_bytes)}) to the cache ..."
             if config.api.log_format == "json":
                 logging.getLogger(__name__).warning("%s", text)
             else:

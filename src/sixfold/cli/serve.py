@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sixfold.cli.prepare import prepare
-from sixfold.cli.settings import LOCAL, resolve, setting_options
+from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.cli.standard_streams import discard_missing_output
 
 __all__ = ["serve"]
 
 
-@click.command(short_help="Serve a model over the OpenAI and Anthropic APIs.")
+@click.command(cls=SettingsCommand, short_help="Serve a model over the OpenAI and Anthropic APIs.")
 @click.argument("model", required=False)
 @setting_options(*LOCAL, "api")
 def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
@@ -34,9 +33,8 @@ def serve(model: str | None, config_file: Path | None, **flags: Any) -> int:
     from sixfold.roles import SUPERVISOR
 
     set_up_logging(SUPERVISOR, config.api.log_level, config.api.log_format)
-    for caution in check_exposure(config.api):
-        logging.getLogger(__name__).warning("%s", caution)
+    cautions = check_exposure(config.api)
     prepare(config)
     from sixfold.engine.supervisor import serve as supervise
 
-    return supervise(config)
+    return supervise(config, warnings=cautions)

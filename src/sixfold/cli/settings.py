@@ -11,17 +11,27 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from sixfold.config import Config, settings
+from sixfold.config import NOUNS, TYPES, Config, settings
 from sixfold.errors import ConfigError
 
-__all__ = ["DEFAULT", "ENVIRONMENT_PREFIX", "Resolved", "names", "resolve", "setting_options", "unknown_environment"]
+__all__ = [
+    "DEFAULT",
+    "ENVIRONMENT_PREFIX",
+    "TITLES",
+    "Resolved",
+    "SettingsCommand",
+    "names",
+    "resolve",
+    "setting_options",
+    "unknown_environment",
+]
 
 ENVIRONMENT_PREFIX = "SIXFOLD_"
 DEFAULT = "default"
@@ -32,14 +42,24 @@ _SERVICE_LINK = re.compile(
     r"SIXFOLD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """What Kubernetes tells of a service called sixfold, or sixfold-something, to its neighbours."""
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
+"""What it says in the one of them that is a setting's, too: SIXFOLD_PORT."""
 _OF_TESTS = "SIXFOLD_TEST_"
 
 LOCAL = ("model", "scheduler", "cache", "executor", "")
 """Parts of the configuration that matter without HTTP."""
 
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+TITLES = {
+    "model": "Model",
+    "scheduler": "Scheduler",
+    "cache": "KV cache",
+    "executor": "Executor",
+    "api": "HTTP API",
+    "": "Whole program",
+}
+"""Part of the configuration -> heading in `--help` and in settings.md."""
+
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -60,9 +80,25 @@ class Resolved:
         return {n: v for n, v in self.values.items() if self.origins[n] != DEFAULT and owners[n] in parts}
 
 
+class SettingsCommand(click.Command):
+    """A command whose help shows its settings below its own options, under a heading for each part."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        owners = {f.name: owner for owner, f in settings().values()}
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *TITLES.values())}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                owner = owners.get(param.name or "")
+                sections["Options" if owner is None else TITLES[owner]].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 def names() -> dict[str, type]:
     """Setting's name -> Python type."""
-    return {f.name: _TYPES[str(f.type)] for _, f in settings().values()}
+    return {f.name: TYPES[str(f.type)] for _, f in settings().values()}
 
 
 def setting_options(
@@ -94,7 +130,7 @@ def setting_options(
 
 
 def _option(flag: str, f: dataclasses.Field[Any], *, hidden: bool) -> Callable[[Command], Command]:
-    kind = _TYPES[str(f.type)]
+    kind = TYPES[str(f.type)]
     choices = f.metadata["choices"]
     shown = "" if f.default == "" else f"  [default: {str(f.default).lower() if kind is bool else f.default}]"
     help_text = f.metadata["help"][:1].upper() + f.metadata["help"][1:] + shown
@@ -105,7 +141,10 @@ def _option(flag: str, f: dataclasses.Field[Any], *, hidden: bool) -> Callable[[
 
 
 def resolve(
-    flags: Mapping[str, Any], config_file: Path | None = None, environment: Mapping[str, str] | None = None
+    flags: Mapping[str, Any],
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    misspelt: list[ConfigError] | None = None,
 ) -> Resolved:
     """Put the four sources together.
 
@@ -113,6 +152,7 @@ def resolve(
         flags: setting's name -> value, None for "not given".
         config_file: TOML file, or None.
         environment: default: the process's own.
+        misspelt: gets the errors about variables that nothing reads; None: the first is raised.
 
     Raises:
         ConfigError: an unknown key or variable, a value of the wrong type or out of range; the message names its
@@ -127,7 +167,10 @@ def resolve(
             values[name], origins[name] = value, origin(name)
 
     environment = os.environ if environment is None else environment
-    _refuse_misspelt(environment)
+    for fault in _misspelt(environment):
+        if misspelt is None:
+            raise fault
+        misspelt.append(fault)
     if config_file is not None:
         take(_from_toml(config_file, kinds), lambda name: str(config_file))
     take(_from_environment(environment, kinds), _variable)
@@ -155,24 +198,33 @@ def _is_text(value: str) -> bool:
 def unknown_environment(environment: Mapping[str, str] | None = None) -> list[str]:
     """`SIXFOLD_...` variables that nothing reads.
 
-    An orchestrator sets some for its own ends; `doctor` lists them. All others are refused by `resolve`.
+    Kubernetes sets some for its own ends; `doctor` lists them. All others are refused by `resolve`.
     """
     known = _known_variables()
     found = os.environ if environment is None else environment
-    return sorted(name for name in found if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    return sorted(
+        name
+        for name, text in found.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and (name not in known or _is_service_address(name, text))
+    )
 
 
 def _known_variables() -> set[str]:
     return {_variable(name) for name in names()} | OUTSIDE_SETTINGS
 
 
-def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+def _is_service_address(name: str, text: str) -> bool:
+    return _SERVICE_LINK.fullmatch(name) is not None and _SERVICE_ADDRESS.fullmatch(text) is not None
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[ConfigError]:
+    """An error for each variable that nothing reads and Kubernetes has not set."""
     for name in unknown_environment(environment):
         if not _SERVICE_LINK.fullmatch(name) and not name.startswith(_OF_TESTS):
             own = {known.removeprefix(ENVIRONMENT_PREFIX) for known in _known_variables()}
             near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), sorted(own), n=1)
             hint = f"; did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else ""
-            raise ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
+            yield ConfigError(f"nothing reads the environment variable {name[:64]!r}{hint}", param=name[:64])
 
 
 def _variable(name: str) -> str:
@@ -183,12 +235,12 @@ def _from_environment(environment: Mapping[str, str], kinds: Mapping[str, type])
     found: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = environment.get(_variable(name))
-        if text is None:
+        if text is None or _is_service_address(_variable(name), text):
             continue
         try:
             found[name] = _WORDS[text.strip().lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            raise ConfigError(f"{_variable(name)} is {text!r}; it must be {_NOUNS[kind]}", param=name) from None
+            raise ConfigError(f"{_variable(name)} is {text!r}; it must be {NOUNS[kind]}", param=name) from None
     return found
 
 
@@ -210,7 +262,7 @@ def _from_toml(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:  # not isinstance: for Python, true is an int
-            raise ConfigError(f"{path}: {key} must be {_NOUNS[kind]}", param=key)
+            raise ConfigError(f"{path}: {key} must be {NOUNS[kind]}", param=key)
         found[name] = value
     return found
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sixfold.errors import ModelNotFound
+from sixfold.sizes import size_text
+
 if TYPE_CHECKING:
     from sixfold.config import Config
 
@@ -66,16 +69,24 @@ def show(
 def _found(config: Config, digest: bool) -> Iterator[tuple[Path, Path]]:
     """(the file or folder of a model, where it is or would be).
 
-    The two differ for a synthetic model that has not been made: it is not made to be looked at, if its bytes are not.
+    The two differ for a synthetic model that has not been made: it is not made to be looked at.
+
+    Raises:
+        ModelNotFound: no such model, or the digest is wanted of one that has not been made.
     """
     from sixfold import model_store
     from sixfold.engine.resolve import model_path
     from sixfold.model_file import synthetic
 
     name = config.model.model
-    if synthetic.is_synthetic(name) and not digest:
+    if synthetic.is_synthetic(name):
         model = synthetic.SyntheticModel.parse(name)
         place = model.place(model_store.cache_dir())
+        if digest and not os.path.exists(place):
+            raise ModelNotFound(
+                f"{name} has not been made yet, so there is no file to read: `sixfold bench {name}`, or any other use, "
+                f"makes it ({size_text(model.n_bytes)})"
+            )
         with tempfile.TemporaryDirectory() as folder:
             yield (place if os.path.exists(place) else model.outline(Path(folder))), place
     else:
@@ -97,6 +108,7 @@ def _report(name: str, path: Path, place: Path, config: Config, digest: bool) ->
     report = {
         "model": name,
         "path": str(place),
+        "here": path == place,
         "files": [_file(file, name, digest) for file in _files(path)],
         "architecture": c.architecture,
         "layers": c.n_layers,
@@ -185,8 +197,8 @@ def _print(report: dict[str, Any], need: str, source: str) -> None:
     experts = f", {report['experts']} experts" if report["experts"] else ""
     rows = [
         ("model", report["model"]),
-        ("path", report["path"]),
-        *(("file", _file_line(file)) for file in report["files"]),
+        ("path", report["path"] if report["here"] else "not made yet: the first use makes it"),
+        *(("file", _file_line(file, report["here"])) for file in report["files"]),
         ("architecture", f"{report['architecture']}, {report['layers']} layers of {report['hidden']}{experts}"),
         ("attention", f"{report['heads']} heads over {report['kv_heads']} KV heads of {report['head_dim']}"),
         ("vocabulary", f"{report['vocabulary']:,}"),
@@ -196,7 +208,7 @@ def _print(report: dict[str, Any], need: str, source: str) -> None:
         ("memory", need),
         (
             "available",
-            f"{memory['available'] / 1e9:,.1f} GB {source}: {'it fits' if memory['fits'] else 'it does not fit'}",
+            f"{size_text(memory['available'])} {source}: {'it fits' if memory['fits'] else 'it does not fit'}",
         ),
     ]
     for title, value in rows:
@@ -208,6 +220,8 @@ def _sampling(recommended: dict[str, Any]) -> str:
     return f"{values}: of requests that do not give them" if values else "nothing is recommended"
 
 
-def _file_line(file: dict[str, Any]) -> str:
-    digest = f"sha256 {file['sha256']}" if file["sha256"] else "sha256 unknown (--digest reads the file)"
-    return f"{file['name']}, {file['bytes'] / 1e6:,.0f} MB, {digest}"
+def _file_line(file: dict[str, Any], here: bool) -> str:
+    line = f"{file['name']}, {size_text(file['bytes'])}"
+    if not here:
+        return line
+    return f"{line}, sha256 {file['sha256'] or 'unknown (--digest reads the file)'}"

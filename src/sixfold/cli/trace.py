@@ -7,7 +7,9 @@ from urllib.parse import quote
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from sixfold.cli.output_file import check_output, output_error
 from sixfold.cli.remote import get, server_options
 from sixfold.cli.standard_streams import complain
 
@@ -41,12 +43,19 @@ def trace(url: str, api_key: str, seconds: float, request_id: str, output: Path)
     """
     from sixfold.observability.trace_check import check_trace
 
+    seconds_given = click.get_current_context().get_parameter_source("seconds") is not ParameterSource.DEFAULT
+    if request_id and seconds_given:
+        raise click.UsageError("--seconds has no place with --request, which is shown from its beginning to its end.")
+    check_output(output)
     path = f"/debug/timeline/{quote(request_id, safe='')}" if request_id else f"/debug/trace?seconds={seconds:g}"
     body = get(url.rstrip("/"), path, api_key, timeout_s=TIMEOUT_S)
     document = msgspec.json.decode(body)
     for fault in check_trace(document)[:3]:
         complain(f"sixfold: the trace is odd: {fault}")
-    output.write_bytes(body)
+    try:
+        output.write_bytes(body)
+    except OSError as error:
+        raise output_error(output, error) from None
     n_slices = sum(event.get("ph") == "X" for event in document["traceEvents"])
     click.echo(f"{output}: {n_slices} slices; open it at https://ui.perfetto.dev")
     return 0

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 
-__all__ = ["curl_line"]
+__all__ = ["TOKENS", "curl_line"]
+
+TOKENS = 64
+"""What it takes of the KV cache, with the words that a chat template may add. A smaller cache is shown no example."""
 
 
 def curl_line(url: str, model: str, *, chats: bool, keys: bool = False) -> str:

@@ -24,9 +24,13 @@ def listen_for_http(config: ApiConfig) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
     except OSError as e:
         reason = e.strerror or str(e)
         if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:

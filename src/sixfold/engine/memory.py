@@ -17,6 +17,7 @@ from sixfold.engine.free_memory import FreeMemory
 from sixfold.engine.resolve import served_context
 from sixfold.errors import DoesNotFit
 from sixfold.model_file import TENSOR_TYPES, ModelConfig, ModelFile
+from sixfold.sizes import size_text
 
 __all__ = ["MemoryNeed", "check_fits", "kv_bytes_per_token", "memory_need"]
 
@@ -66,9 +67,9 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         return (
-            f"{_size(self.total)}: {_size(self.weights)} of weights, {_size(self.kv)} of KV cache ({self.sequences} x "
-            f"{self.context:,} tokens of {self.kv_per_token:,} bytes), {_size(self.working)} for the worker itself and "
-            f"{_size(self.processes)} for the other processes"
+            f"{size_text(self.total)}: {size_text(self.weights)} of weights, {size_text(self.kv)} of KV cache "
+            f"({self.sequences} x {self.context:,} tokens of {self.kv_per_token:,} bytes), {size_text(self.working)} "
+            f"for the worker itself and {size_text(self.processes)} for the other processes"
         )
 
 
@@ -106,11 +107,11 @@ def check_fits(need: MemoryNeed, free: FreeMemory, name: str) -> None:
     """
     if need.total <= free.n_bytes:
         return
-    left = f"{_size(free.n_bytes)} are {free.source}"
+    left = f"{size_text(free.n_bytes)} are {free.source}"
     if need.total - need.kv > free.n_bytes:
         raise DoesNotFit(
-            f"{name} does not fit: its weights need {_size(need.weights)} and the processes "
-            f"{_size(need.working + need.processes)}, {left}",
+            f"{name} does not fit: its weights need {size_text(need.weights)} and the processes "
+            f"{size_text(need.working + need.processes)}, {left}",
             param="model",
         )
     raise DoesNotFit(
@@ -150,7 +151,3 @@ def _buffers(c: ModelConfig, config: Config, context: int) -> int:
     segments = -(-context // _SEGMENT_TOKENS) if threads > 1 else 0
     parts = _SEGMENTS_OF_A_THREAD * threads * segments * _SEGMENT_ROWS * (c.head_dim + 2)
     return 4 * (tokens * floats + parts)
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.0f} MB"

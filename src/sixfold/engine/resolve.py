@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sixfold.config import BLOCK_SIZE, SCRIPTED_MODEL, SYNTHETIC_PREFIX, Config, parse_bytes
 from sixfold.errors import ConfigError, DownloadError, ModelFileError
+from sixfold.sizes import size_text
 
 if TYPE_CHECKING:
     from sixfold.model_file import ModelFile
@@ -197,6 +198,7 @@ def _fitting_blocks(config: Config, name: str, file: ModelFile) -> int:
 
     Raises:
         DoesNotFit: the free memory is too little for the model with these blocks.
+        ConfigError: `kv_cache_memory` is less than a block.
     """
     from sixfold.engine.free_memory import free_memory
     from sixfold.engine.memory import check_fits, memory_need
@@ -208,6 +210,12 @@ def _fitting_blocks(config: Config, name: str, file: ModelFile) -> int:
         blocks = config.cache.num_kv_blocks
     elif config.cache.kv_cache_memory:
         blocks = parse_bytes(config.cache.kv_cache_memory) // bytes_per_block
+        if not blocks:
+            raise ConfigError(
+                f"--kv-cache-memory {config.cache.kv_cache_memory} is less than a block of {BLOCK_SIZE} tokens, which "
+                f"is {size_text(bytes_per_block)} with this model",
+                param="--kv-cache-memory",
+            )
     else:
         left = min(free.n_bytes // 4, free.n_bytes - (need.total - need.kv))
         blocks = min(need.kv, left) // bytes_per_block

@@ -22,14 +22,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import setproctitle
 
 import sixfold
-from sixfold.config import Config
-from sixfold.engine.example import curl_line
+from sixfold.config import BLOCK_SIZE, Config
+from sixfold.engine.example import TOKENS, curl_line
 from sixfold.engine.life import CHATS, EXIT_RESTART, EXIT_WORKER_GONE
 from sixfold.engine.listening import listen_for_http
 from sixfold.engine.progress import Count, Progress
@@ -70,7 +70,7 @@ class Child:
     pidfd: int
 
 
-def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
+def serve(config: Config, work: Callable[[str], None] | None = None, warnings: Sequence[str] = ()) -> int:
     """Serve until a signal, or until a child cannot be kept alive. Prints the address and a line to try once requests
     are answered.
 
@@ -78,6 +78,7 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
         work: what this server is for, where that is not to wait for callers: instead of printing, it is called with
             the server's URL in a thread of its own, and the server stops when it returns. It must not raise. It may
             still run when this function returns, after a signal or a death.
+        warnings: about the address; printed once it is had.
 
     Returns:
         The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died before the server
@@ -88,6 +89,8 @@ def serve(config: Config, work: Callable[[str], None] | None = None) -> int:
     """
     set_up_logging(SUPERVISOR, config.api.log_level, config.api.log_format)
     with run_directory() as run_dir, listen_for_http(config.api) as http:
+        for warning in warnings:
+            logger.warning("%s", warning)
         host, port = http.getsockname()[:2]
         setproctitle.setproctitle(f"sixfold: supervisor {host} port {port}")  # which of several servers to signal
         try:
@@ -475,8 +478,10 @@ def _announce(config: Config, url: str, *, chats: bool) -> None:
     if config.api.log_format == "json":  # for a program, which reads one stream
         READY.info("serving %(model)s on %(url)s", {"model": model, "url": url, "version": sixfold.__version__})
         return
-    line = curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
-    _say(f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n\n{line}")
+    text = f"Sixfold {sixfold.__version__} serves {model} on {url} (Ctrl-C stops)\n"
+    if config.cache.num_kv_blocks * BLOCK_SIZE >= TOKENS:
+        text += "\n" + curl_line(url, model, chats=chats, keys=bool(config.api.api_key_file))
+    _say(text)
 
 
 def _say(text: str) -> None:

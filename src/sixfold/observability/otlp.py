@@ -66,7 +66,9 @@ def traces_url(endpoint: str) -> str:
     except ModuleNotFoundError:
         found = None
     if found is None or importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise ConfigError(f"{FLAG} needs OpenTelemetry's library: pip install 'sixfold[otel]'", param=FLAG)
+        raise ConfigError(
+            f"{FLAG} needs OpenTelemetry's library; in a checkout: .venv/bin/pip install '.[otel]'", param=FLAG
+        )
     return urlunsplit(parts._replace(path="/v1/traces")) if parts.path in ("", "/") else endpoint
 
 

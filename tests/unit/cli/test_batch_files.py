@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import msgspec
 import pytest
 
 from sixfold.cli import batch_lines
-from sixfold.cli.batch_lines import Index, check, read_lines
+from sixfold.cli.batch_lines import FIELDS, URLS, Index, check, read_lines
 from sixfold.cli.batch_results import Fault, Response, Results
-from sixfold.cli.main import cli
+from sixfold.cli.main import cli, main
 from sixfold.errors import ConfigError, InvalidRequest
 
 
@@ -24,7 +25,7 @@ def index() -> Iterator[Index]:
     index.close()
 
 
-def request(custom_id: str, /, **changes: Any) -> str:
+def request(custom_id: str | int, /, **changes: Any) -> str:
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
     line.update(changes)
     return json.dumps({key: value for key, value in line.items() if value is not ...})
@@ -261,7 +262,84 @@ def test_check_says_what_is_wrong_and_runs_nothing(tmp_path: Path, capsys: pytes
         ]
     assert not (tmp_path / "out").exists()
     assert run(str(write(tmp_path / "good", request("a"))), "--check") == 0
-    assert "1 requests, nothing wrong" in capsys.readouterr().out
+    assert "1 requests, nothing wrong with their fields" in capsys.readouterr().out
+
+
+def test_each_fault_of_a_line_is_named(tmp_path: Path) -> None:
+    line = request(7, method="GET", url="/x", body=[1], more=1, other=2)
+    assert faults(tmp_path / "in", line) == [
+        "1: there is no field more",
+        "1: there is no field other",
+        "1: custom_id must be text",
+        "1: method must be POST, not 'GET'",
+        f"1: url must be one of {', '.join(URLS)}, not '/x'",
+        "1: body must be an object",
+    ]
+    assert faults(tmp_path / "in", "{}") == [f"1: the field {name} is missing" for name in FIELDS]
+    assert faults(tmp_path / "in", request("a", method="GET"), request("a")) == [
+        "1: method must be POST, not 'GET'",
+        "2: custom_id 'a' is that of line 1",
+    ]
+
+
+def test_what_is_no_json_is_said_once(tmp_path: Path) -> None:
+    assert faults(tmp_path / "in", '{"a" x') == ["1: not valid JSON: expected ':' (byte 5)"]
+
+
+def test_check_looks_into_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bodies = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_token": 1},
+        "/v1/completions": {"prompt": "x", "max_token": 1},
+        "/v1/embeddings": {"input": "x", "dimension": 1},
+        "/v1/responses": {"input": "x", "temperatur": 1},
+    }
+    lines = [request(url, url=url, body=body) for url, body in bodies.items()]
+    path = str(write(tmp_path / "in", *lines, request("typed", body={"prompt": "x", "max_tokens": "8"})))
+    assert run(path, "--check") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0] for line in said] == [f"{path}:{n}" for n in range(1, 6)]
+    for line, name in zip(said, ("max_token", "max_token", "dimension", "temperatur", "max_tokens"), strict=True):
+        assert ": body: " in line and name in line
+    good = [request(url, url=url, body=dict(list(body.items())[:-1])) for url, body in bodies.items()]
+    assert run(str(write(tmp_path / "good", *good)), "--check") == 0
+
+
+def exit_code(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as left:
+        main(["batch", *arguments])
+    return left.value.code
+
+
+def test_where_nothing_was_run_the_exit_code_is_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sixfold.cli.batch_run.CONNECT_TRIES", 1)
+    path, out = str(write(tmp_path / "in", request("a"))), str(tmp_path / "out")
+    assert exit_code(str(tmp_path / "none"), "-o", out) == 2
+    assert "none cannot be read: no such file" in capsys.readouterr().err
+    (tmp_path / "notes").write_text("my notes")
+    assert exit_code(path, "-o", str(tmp_path / "notes")) == 2
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        assert exit_code(path, "-o", out, "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}") == 2
+    reason, answered = capsys.readouterr().err.splitlines()[-2:]
+    assert "cannot be reached" in reason
+    assert answered == f"{out}: 0 of 1 requests are answered; the same command goes on"
+
+
+def test_failures_of_an_earlier_run_are_told_with_their_reasons(
+    tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = input_of(tmp_path, index, "a", "b", "c"), tmp_path / "out"
+    results = Results(out, index)
+    results.write("a", Response(400, "r", msgspec.Raw(b'{"error":{"message":"no such field"}}')))
+    results.write("b", Fault("not_json", "the answer is not JSON"))
+    results.write("c", OK)
+    results.close()
+    assert exit_code(str(path), "-o", str(out), "--executor", "scripted") == 1
+    said = capsys.readouterr()
+    assert "2 of them failed" in said.out
+    assert said.err.splitlines() == ["  a: 400, no such field", "  b: the answer is not JSON"]
 
 
 def test_the_output_is_another_file(tmp_path: Path) -> None:

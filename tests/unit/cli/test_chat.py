@@ -177,6 +177,12 @@ def test_an_unknown_command_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert llm.shown == []
 
 
+def test_help_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    converse(monkeypatch, FakeLLM(), "/help\n")
+    out = capsys.readouterr().out
+    assert chat.HELP in out and "unknown" not in out
+
+
 def test_run_takes_a_prompt_or_a_model_and_a_prompt() -> None:
     def parsed(*arguments: str) -> Any:
         with chat.run.make_context("run", list(arguments)) as ctx:

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from sixfold.cli import main as cli_main
+from sixfold.cli.settings import TITLES
 from sixfold.errors import ConfigError, ModelNotFound
 
 
@@ -66,9 +67,28 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("serv", "serve"), ("banch", "bench"), ("ls", "list"), ("frobnicate", None)]
+)
+def test_a_misspelt_command_gets_a_hint(typed: str, meant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(typed) == 2
+    said = capsys.readouterr().err
+    assert f"No such command '{typed}'." in said
+    assert (f"Did you mean '{meant}'?" in said) if meant else ("Did you mean" not in said)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out.startswith("sixfold ")
+
+
+def test_the_help_of_serve_has_a_heading_for_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("serve", "--help") == 0
+    text = capsys.readouterr().out
+    headings = [line.rstrip(":") for line in text.splitlines() if line[:1].isalpha() and line.endswith(":")]
+    assert headings == ["Options", *TITLES.values()]
+    for title, flag in (("Options", "--config"), ("Scheduler", "--max-num-seqs"), ("HTTP API", "--port")):
+        assert flag in text.split(f"\n{title}:")[1].split("\n\n")[0]
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -13,6 +13,7 @@ from sixfold import model_store
 from sixfold.cli.main import main
 from sixfold.config import Config
 from sixfold.engine.resolve import model_path
+from sixfold.sizes import size_text
 
 NAME = "synthetic:tiny,ffn=64@q8_0"
 
@@ -34,8 +35,10 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str 
 def test_synthetic_models_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
     path = model_path(Config.from_flat({"model": NAME}))
     status, text = ran(capsys, "list")
-    assert status == 0
-    assert [line.split() for line in text.splitlines() if line.startswith("synthetic")] == [[NAME, "0", "MB", "here"]]
+    assert status == 0 and " KB " in text
+    assert [line.split() for line in text.splitlines() if line.startswith("synthetic")] == [
+        [NAME, *size_text(path.stat().st_size).split(), "here"]
+    ]
     assert ran(capsys, "rm", NAME) == (0, f"removed {NAME}\n")
     assert not path.exists()
     assert ran(capsys, "rm", NAME) == (1, f"sixfold: {NAME} is not on this machine: there is nothing to remove\n")

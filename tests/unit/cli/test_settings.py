@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from sixfold.cli.main import main
 from sixfold.cli.settings import DEFAULT, names, resolve, unknown_environment
 from sixfold.config import Config
 from sixfold.errors import ConfigError
@@ -50,7 +52,8 @@ def test_booleans_from_the_environment(text: str, value: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("SIXFOLD_PORT", "tcp://10.0.0.1:80", "a whole number"),
+        ("SIXFOLD_PORT", "http", "a whole number"),
+        ("SIXFOLD_THREADS", "tcp://10.0.0.1:80", "a whole number"),
         ("SIXFOLD_BODY_TIMEOUT_S", "soon", "a number"),
         ("SIXFOLD_ENABLE_PREFIX_CACHING", "maybe", "true or false"),
     ],
@@ -97,6 +100,41 @@ def test_variables_of_an_orchestrator_are_listed_not_refused() -> None:
     environment = {**dict.fromkeys(links, "x"), "SIXFOLD_CACHE": "y", "SIXFOLD_PORT": "1", "PATH": "/"}
     assert unknown_environment(environment) == links
     resolve({}, environment=environment)
+
+
+def test_the_address_that_an_orchestrator_puts_into_a_setting_is_let_be() -> None:
+    environment = {"SIXFOLD_PORT": "tcp://10.0.0.1:8000"}
+    resolved = resolve({}, environment=environment)
+    assert (resolved.config.api.port, resolved.origins["port"]) == (8000, DEFAULT)
+    assert unknown_environment(environment) == ["SIXFOLD_PORT"]
+    assert resolve({"port": 9}, environment=environment).config.api.port == 9
+
+
+def test_misspelt_variables_can_be_collected() -> None:
+    misspelt: list[ConfigError] = []
+    environment = {"SIXFOLD_PROT": "1", "SIXFOLD_HOTS": "h", "SIXFOLD_SERVICE_HOST": "x", "SIXFOLD_SEED": "4"}
+    assert resolve({}, environment=environment, misspelt=misspelt).config.seed == 4
+    assert [error.param for error in misspelt] == ["SIXFOLD_HOTS", "SIXFOLD_PROT"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_doctor_shows_its_table_with_a_misspelt_variable(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SIXFOLD_MAX_NUM_SEQ", "8")
+    monkeypatch.setenv("SIXFOLD_PORT", "tcp://10.0.0.1:8000")
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "scripted", *(["--json"] if as_json else [])])
+    assert left.value.code == 1
+    text = capsys.readouterr().out
+    said = "Nothing reads the environment variable 'SIXFOLD_MAX_NUM_SEQ'; did you mean SIXFOLD_MAX_NUM_SEQS?"
+    if as_json:
+        report = json.loads(text)
+        assert report["problems"] == [said]
+        assert report["unknown environment variables"] == ["SIXFOLD_PORT"]
+    else:
+        assert "--max-num-seqs" in text and f"problem: {said}" in text
+        assert "note: SIXFOLD_PORT is of Kubernetes" in text
 
 
 @pytest.mark.parametrize(

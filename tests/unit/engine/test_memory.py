@@ -18,6 +18,7 @@ from sixfold.config import Config
 from sixfold.engine import free_memory, resolve
 from sixfold.engine.free_memory import FreeMemory
 from sixfold.engine.memory import MemoryNeed, check_fits, memory_need
+from sixfold.engine.resolve import model_path
 from sixfold.errors import ConfigError
 from sixfold.llm import LLM
 from sixfold.model_file import open_model
@@ -96,7 +97,7 @@ def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
         match=r"tiny does not fit: it needs .*131 MB of KV cache .*, 200 MB are free; lower --max-model-len",
     ):
         check_fits(need, FreeMemory(200_000_000), "tiny")
-    with pytest.raises(ConfigError, match=r"its weights need 0 MB and the processes 1\d\d MB, 0 MB are left of it"):
+    with pytest.raises(ConfigError, match=r"its weights need \d+ KB and the processes 1\d\d MB, 1 KB are left of it"):
         check_fits(need, FreeMemory(1000, "left of it"), "tiny")
 
 
@@ -114,7 +115,8 @@ def test_resolve_refuses_before_anything_is_loaded(tmp_path: Path, monkeypatch: 
     assert blocks(without_kv + 3 * 16 * 256) == 3
     assert blocks(1 << 30, num_kv_blocks=7) == 7
     assert blocks(1 << 30, kv_cache_memory="1M") == 256
-    assert blocks(1 << 30, kv_cache_memory="1") == 1
+    with pytest.raises(ConfigError, match="--kv-cache-memory 1K is less than a block of 16 tokens, which is 4 KB"):
+        blocks(1 << 30, kv_cache_memory="1K")
     with pytest.raises(ConfigError, match="does not fit: its weights"):
         blocks(without_kv - 1)
     with pytest.raises(ConfigError, match="does not fit: its weights"):
@@ -160,7 +162,7 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert figures["total"] == sum(figures[part] for part in ("weights", "kv", "working", "processes"))
     monkeypatch.setattr(free_memory, "free_memory", lambda *_: FreeMemory(1000, "left of the rest"))
     status, text = shown()
-    assert status == 1 and "0.0 GB left of the rest: it does not fit" in text
+    assert status == 1 and "1 KB left of the rest: it does not fit" in text
 
 
 def test_show_does_not_make_a_synthetic_model(
@@ -172,7 +174,27 @@ def test_show_does_not_make_a_synthetic_model(
     report = json.loads(capsys.readouterr().out)
     assert report["path"] == str(tmp_path / "synthetic" / "llama-1b-q8_0.gguf")
     assert report["layers"] == 16 and report["files"][0]["bytes"] > 1.2e9
+    assert report["here"] is False
+    with pytest.raises(SystemExit):
+        main(["show", "synthetic:llama-1b@q8_0"])
+    text = capsys.readouterr().out
+    assert "not made yet" in text and "sha256" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_show_does_not_make_a_synthetic_model_for_its_digest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIXFOLD_CACHE", str(tmp_path))
+    with pytest.raises(SystemExit) as left:
+        main(["show", "synthetic:tiny", "--digest"])
+    assert left.value.code == 1
+    assert "synthetic:tiny has not been made yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    model_path(Config.from_flat({"model": "synthetic:tiny"}))
+    with pytest.raises(SystemExit) as left:
+        main(["show", "synthetic:tiny", "--digest", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["files"][0]["sha256"]) == 64
 
 
 @pytest.mark.parametrize("command", ["show", "serve", "bench"])

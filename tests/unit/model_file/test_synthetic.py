@@ -148,7 +148,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"needs 1,063,120 MB of disk space; [\d,]+ MB are free"):
+    with pytest.raises(OSError, match=r"needs 1,063.1 GB of disk space; [\d,.]+ GB are free"):
         cached("synthetic:tiny,vocab=1000000,hidden=1000000", tmp_path)
     assert list((tmp_path / "synthetic").iterdir()) == []
 
