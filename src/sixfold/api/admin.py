@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 
 import msgspec
 
@@ -15,9 +14,6 @@ from sixfold.engine.example import curl_line
 from sixfold.messages import ApiCounts, CountsAsked
 
 __all__ = ["Model", "ModelList", "Status", "Version", "home", "live", "metrics", "model", "models", "ready", "version"]
-
-STARTED = int(time.time())
-
 
 _HOST = re.compile(rb"[A-Za-z0-9.-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
@@ -112,4 +108,4 @@ async def metrics(call: Call) -> None:
 
 def _model(call: Call) -> Model:
     client = call.context.client
-    return Model(client.model_name, client.max_model_len, STARTED)
+    return Model(client.model_name, client.max_model_len, call.context.start.unix_s)

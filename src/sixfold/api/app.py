@@ -38,6 +38,7 @@ from sixfold.api.openai.chat import create_chat_completion
 from sixfold.api.openai.completions import create_completion
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
+from sixfold.engine.run_files import ServerStart
 from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
@@ -119,10 +120,13 @@ def build_app(
     *,
     run_dir: str | None = None,
     api_server: int = 0,
+    start: ServerStart | None = None,
 ) -> App:
     """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server))
+    return App(
+        ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server, start=start)
+    )
 
 
 class App:
