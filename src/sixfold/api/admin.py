@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -24,6 +25,8 @@ class Model(msgspec.Struct):
     id: str
     max_model_len: int
     created: int
+    sampling_defaults: Mapping[str, float | int]
+    """What the model's files recommend: the defaults of requests that do not say."""
     object: str = "model"
     owned_by: str = "sixfold"
 
@@ -108,4 +111,4 @@ async def metrics(call: Call) -> None:
 
 def _model(call: Call) -> Model:
     client = call.context.client
-    return Model(client.model_name, client.max_model_len, call.context.start.unix_s)
+    return Model(client.model_name, client.max_model_len, call.context.start.unix_s, client.sampling_defaults)
