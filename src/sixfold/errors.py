@@ -51,7 +51,13 @@ __all__ = [
     "RouteNotFound",
     "SixfoldError",
     "Unauthorized",
+    "printable",
 ]
+
+
+def printable(text: str) -> str:
+    """Words that others chose, with what would not be printed as it is escaped: `a\nb` -> `a\\nb`."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class SixfoldError(Exception):
@@ -152,8 +158,7 @@ class ModelFileError(SixfoldError):
     CHARS_MAX = 1000
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        if not message.isprintable():
-            message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+        message = printable(message)
         if len(message) > self.CHARS_MAX:
             half = self.CHARS_MAX // 2
             message = f"{message[:half]} ... {message[-half:]}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +28,35 @@ def test_the_time_of_a_step_by_process_and_place() -> None:
     parts = [us for site, us in one["us"]["api-0"].items() if site.startswith("api.deliver/")]
     assert sum(parts) == pytest.approx(one["us"]["api-0"]["api.deliver"])
     assert set(one["cpu_us"]) == {"supervisor", "engine", "worker-0", "api-0"}
+
+
+def _are_under_way(pid: int) -> bool:
+    """Whether both streams run, in the server that this process supervises."""
+    title = re.search(r"port (\d+)", Path(f"/proc/{pid}/cmdline").read_text())
+    if title is None:
+        return False
+    connection = http.client.HTTPConnection("127.0.0.1", int(title[1]), timeout=20)
+    try:
+        connection.request("GET", "/metrics")
+        return re.search(rb"num_requests_running\S* 2", connection.getresponse().read()) is not None
+    finally:
+        connection.close()
+
+
+def test_a_signal_ends_it_without_a_word_about_streams() -> None:
+    arguments = ["bench", "scripted", "--breakdown", "--decode", ",".join("2" * 100), "--output-tokens", "1500"]
+    command = [sys.executable, "-m", "sixfold", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while process.poll() is None and not _are_under_way(process.pid):
+                pass
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "SIGTERM: what is in flight ends now" in said
+    assert "Traceback" not in said and "never ran" not in said and "ended before" not in said
 
 
 def test_parts_of_a_sample_become_parts_of_the_whole() -> None:

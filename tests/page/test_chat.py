@@ -155,14 +155,46 @@ def test_a_key_is_asked_for_and_sent(open_page: OpenPage, tmp_path: Path) -> Non
         ask(page)
         page.get_by_label("API key").fill("wrong")
         page.get_by_role("button", name="Use this key").click()
-        page.locator(".message .hint[data-kind=bad]").wait_for()
-        page.locator("#regenerate").click()
+        page.locator("#key-why", has_text="not valid").wait_for()
         page.get_by_label("API key").fill(key)
-        page.get_by_role("button", name="Use this key").click()
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.get_by_role("button", name="Use this key").click()
         page.locator(".message.assistant .token").first.wait_for()
+        sent = json.loads(asked.value.post_data)
+        assert {name: sent[name] for name in CHAT_SAMPLING} == CHAT_SAMPLING, "a first visit, now that there is a key"
+        assert page.locator("#key-dialog").is_hidden()
         assert page.evaluate("Object.values(localStorage).join()").find(key) < 0
         page.goto(f"{guarded.url}/#health")
-        page.locator("#key-why", has_text="admin").wait_for()
+        page.locator("#key-why", has_text="This view needs an admin key").wait_for()
+        page.get_by_role("button", name="Cancel").click()
+        page.locator("#chat").wait_for()
+
+
+def test_whoever_cancels_is_told_for_a_person_and_may_think_again(open_page: OpenPage, tmp_path: Path) -> None:
+    key, digest = new_key()
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[alice]\nsha256 = "{digest}"\n')
+    os.chmod(file, 0o600)
+    with Server("scripted", "--api-key-file", str(file)) as guarded:
+        page = open_page(guarded.url)
+        page.get_by_label("Temperature", exact=True).fill("0")
+        ask(page)
+        page.locator("#key-why", has_text="Whoever runs it gives you one").wait_for()
+        assert page.get_by_role("button", name="Forget the key").is_hidden(), "there is none"
+        page.get_by_role("button", name="Cancel").click()
+        page.locator(".message .hint[data-kind=bad]", has_text="This server asks for a key.").wait_for()
+        page.locator("#key-button").click()
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        page.reload()
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.locator("#regenerate").click()
+        answer(page)
+        sent = json.loads(asked.value.post_data)
+        assert sent["temperature"] == 0 and "top_p" not in sent, "somebody has chosen"
+        page.locator("#key-button").click()
+        page.get_by_role("button", name="Forget the key").click()
+        assert page.evaluate("sessionStorage.length") == 0
 
 
 def test_a_lost_connection_is_shown_and_recovered(server: Server, open_page: OpenPage, scripted: Scripted) -> None:

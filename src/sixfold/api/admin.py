@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,9 +16,6 @@ from sixfold.messages import ApiCounts, CountsAsked
 
 __all__ = ["Model", "ModelList", "Status", "Version", "home", "live", "metrics", "model", "models", "ready", "version"]
 
-STARTED = int(time.time())
-
-
 _HOST = re.compile(rb"[A-Za-z0-9.-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 
@@ -28,6 +25,8 @@ class Model(msgspec.Struct):
     id: str
     max_model_len: int
     created: int
+    sampling_defaults: Mapping[str, float | int]
+    """What the model's files recommend: the defaults of requests that do not say."""
     object: str = "model"
     owned_by: str = "sixfold"
 
@@ -112,4 +111,4 @@ async def metrics(call: Call) -> None:
 
 def _model(call: Call) -> Model:
     client = call.context.client
-    return Model(client.model_name, client.max_model_len, STARTED)
+    return Model(client.model_name, client.max_model_len, call.context.start.unix_s, client.sampling_defaults)

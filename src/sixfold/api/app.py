@@ -17,6 +17,7 @@ A path that is not in `ROUTES` does not exist.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import ipaddress
 import logging
@@ -33,12 +34,13 @@ from sixfold.api.call import Call
 from sixfold.api.call_log import log_end
 from sixfold.api.context import ApiContext
 from sixfold.api.engine_face import EngineFace
-from sixfold.api.http.errors import ClientGone
+from sixfold.api.http.errors import ClientGone, clip
 from sixfold.api.openai.chat import create_chat_completion
 from sixfold.api.openai.completions import create_completion
 from sixfold.api.tokenize import apply_template, detokenize, tokenize
 from sixfold.config import ApiConfig
-from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError
+from sixfold.engine.run_files import ServerStart
+from sixfold.errors import NotAllowed, RouteNotFound, SixfoldError, printable
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
@@ -106,6 +108,17 @@ files of the web page, and `/` to a browser, which gets the page."""
 ADMIN_PREFIX = "/debug/"
 """Of paths that show what others do."""
 
+MAX_SHOWN_CHARS = 100
+"""Of a path or a Host in a message."""
+
+MAX_MEANT_CHARS = 64
+"""A longer path is no slip, and comparing takes its time: 0.2 ms for one of these."""
+
+CLOSE = 0.75
+"""Share of equal characters from which a path is a slip."""
+
+_PLAIN_PATHS = sorted({path for _, path, _ in ROUTES if "{" not in path and path != "/"}, key=len, reverse=True)
+
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 
@@ -119,10 +132,13 @@ def build_app(
     *,
     run_dir: str | None = None,
     api_server: int = 0,
+    start: ServerStart | None = None,
 ) -> App:
     """The application over an engine; see `ApiContext`."""
     metrics = metrics or ApiMetrics(client.model_name, lambda: client.stats)
-    return App(ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server))
+    return App(
+        ApiContext(client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server, start=start)
+    )
 
 
 class App:
@@ -175,7 +191,9 @@ class App:
         name = host_name(call.header(b"host") or b"")
         if name in self._hosts.names or (self._hosts.any_address and _is_address(name)):
             return
-        raise NotAllowed("this Host is not allowed; see --allowed-hosts", code="host_not_allowed")
+        raise NotAllowed(
+            f"the Host {_shown(name) or '(none)'} is not allowed here; see --allowed-hosts", code="host_not_allowed"
+        )
 
     def _check_key(self, call: Call) -> None:
         """Default deny: what is not listed as open needs a key, whether it exists or not. The router looks at the very
@@ -251,7 +269,25 @@ def _routing_error(error: HTTPException, scope: Scope) -> SixfoldError:
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         return NotAllowed(f"this path takes {allow}", code="method_not_allowed")
-    return RouteNotFound("no such path; /openapi.json lists what there is")
+    hint = nearest_path(scope["path"])
+    said = f"did you mean {hint}?" if hint else "/openapi.json lists what there is"
+    return RouteNotFound(f"no such path: {_shown(scope['path'])}; {said}")
+
+
+def _shown(words: str) -> str:
+    return clip(printable(words[:MAX_SHOWN_CHARS]), MAX_SHOWN_CHARS)
+
+
+def nearest_path(path: str) -> str | None:
+    """The path of a route that was probably meant. A base URL with `/v1` where there should be none, or the other way
+    round, is found by its end; a slip of the finger by its letters. The cost is bounded: long paths get no hint."""
+    if len(path) > MAX_MEANT_CHARS:
+        return None
+    wanted = path.rstrip("/").lower()
+    for known in _PLAIN_PATHS:
+        if wanted.endswith(known.removeprefix("/v1")):
+            return known
+    return next(iter(difflib.get_close_matches(wanted, _PLAIN_PATHS, n=1, cutoff=CLOSE)), None)
 
 
 def _unused(app: App) -> ASGIApp:

@@ -20,6 +20,7 @@ from sixfold.api.peers import A, Peers, Question
 from sixfold.api.responses.store import open_store
 from sixfold.api.threads import TextThreads
 from sixfold.config import ApiConfig
+from sixfold.engine.run_files import ServerStart
 from sixfold.errors import ModelNotFound
 from sixfold.messages import AbortNamed, ApiCounts, Found
 from sixfold.observability.calls import CallRing
@@ -76,11 +77,13 @@ class ApiContext:
         call_ring: where this process keeps what it knows of its latest calls.
         delivery: how the time of a batch is divided.
         meter: where this process's time is counted.
+        start: of the server.
         threads: for templates and tokenization.
 
     Args:
         run_dir: where the server's API processes meet; None: this one is alone.
         api_server: this process's number.
+        start: of the server; None: this process is all of it.
 
     Raises:
         ConfigError: the key file, or the endpoint for spans, cannot be used.
@@ -96,8 +99,10 @@ class ApiContext:
         *,
         run_dir: str | None = None,
         api_server: int = 0,
+        start: ServerStart | None = None,
     ) -> None:
         self.client = client
+        self.start = start or ServerStart.now()
         self.observatory = observatory
         self.call_ring = observatory.calls if observatory is not None else CallRing.private()
         self.config = config

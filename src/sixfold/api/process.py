@@ -94,6 +94,7 @@ async def _serve(run: RunFiles, run_dir: str, listen_fd: int, ready_fd: int, ind
                     [http],
                     api_server=index,
                     run_dir=run_dir,
+                    start=run.start,
                     restarts=progress.restarts,
                     observatory=Observatory(run_dir, run.config.api.api_server_count, index),
                     delivery=delivery,

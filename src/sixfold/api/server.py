@@ -13,6 +13,7 @@ from sixfold.api.app import App, build_app
 from sixfold.api.engine_face import EngineFace
 from sixfold.api.http.guard import KEEP_ALIVE_S, GuardLimits, guarded_protocol
 from sixfold.config import BLOCK_SIZE, ApiConfig
+from sixfold.engine.run_files import ServerStart
 from sixfold.errors import NotReady
 from sixfold.observability.delivery import Delivery
 from sixfold.observability.kept_counts import KeptCounts
@@ -41,6 +42,7 @@ async def serve(
     *,
     api_server: int = 0,
     run_dir: str | None = None,
+    start: ServerStart | None = None,
     restarts: Callable[[], Mapping[str, int]] | None = None,
     observatory: Observatory | None = None,
     delivery: Delivery | None = None,
@@ -53,6 +55,7 @@ async def serve(
         sockets: bound and listening; they are closed at the end.
         api_server: this process's number.
         run_dir: where the server's API processes meet; None: this one is alone.
+        start: of the server; None: now.
         restarts: for the metrics: role of a process -> how often one was started again.
         observatory: for what is asked about the whole server, and its metrics; None: nothing is.
         delivery: where the time of this process is counted.
@@ -64,6 +67,7 @@ async def serve(
         config,
         api_server=api_server,
         run_dir=run_dir,
+        start=start,
         restarts=restarts,
         delivery=delivery,
         observatory=observatory,
@@ -81,6 +85,7 @@ class ApiServer:
         *,
         api_server: int = 0,
         run_dir: str | None = None,
+        start: ServerStart | None = None,
         restarts: Callable[[], Mapping[str, int]] | None = None,
         delivery: Delivery | None = None,
         observatory: Observatory | None = None,
@@ -98,7 +103,7 @@ class ApiServer:
             **more,
         )
         self.app: App = build_app(
-            client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server
+            client, config, metrics, delivery, observatory, run_dir=run_dir, api_server=api_server, start=start
         )
         limits = GuardLimits(max_connections=config.max_connections, header_timeout_s=config.header_timeout_s)
         self._server = _Uvicorn(

@@ -45,9 +45,10 @@ def break_down(
         output_tokens: of each stream.
 
     Raises:
+        KeyboardInterrupt: a signal ended it.
         RequestFailed: a call was refused, or the streams of a batch never ran all at once.
     """
-    from sixfold.engine.supervisor import serve
+    from sixfold.engine.supervisor import EXIT_INTERRUPTED, serve
 
     found: list[Breakdown] = []
     faults: list[Exception] = []
@@ -59,6 +60,8 @@ def break_down(
             faults.append(fault)
 
     status = serve(config, work)
+    if status == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt  # the streams that it cut off say nothing about the server
     if faults:
         fault = faults[0]
         raise fault.exceptions[0] if isinstance(fault, ExceptionGroup) else fault

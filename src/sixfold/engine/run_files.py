@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,18 @@ from sixfold.config import Config
 from sixfold.errors import ConfigError
 from sixfold.roles import ENGINE, WORKER, slug
 
-__all__ = ["RunFiles", "hash_key_of", "read_run_files", "socket_paths", "write_run_files"]
+__all__ = ["RunFiles", "ServerStart", "hash_key_of", "read_run_files", "socket_paths", "write_run_files"]
+
+
+class ServerStart(msgspec.Struct, frozen=True):
+    """When a server was started: one moment for all its processes, whichever of them were started again since."""
+
+    monotonic_s: float
+    unix_s: int
+
+    @classmethod
+    def now(cls) -> ServerStart:
+        return cls(time.monotonic(), int(time.time()))
 
 
 class RunFiles(msgspec.Struct, frozen=True):
@@ -28,6 +40,7 @@ class RunFiles(msgspec.Struct, frozen=True):
     engine_path: str
     hash_key: str
     """Of the prefix cache, hexadecimal: every engine of this server gives a block the same name."""
+    start: ServerStart
     faults: int = 0
     """Crashes so far of an engine or a worker that were of their own making; see `Count.FAULTS`."""
 
@@ -54,6 +67,7 @@ def write_run_files(run_dir: str, config: Config, *, epoch: int) -> RunFiles:
         worker_path=worker_path,
         engine_path=engine_path,
         hash_key=hash_key_of(config).hex(),
+        start=ServerStart.now(),
     )
     path = Path(run_dir, "run.json")
     path.touch(mode=0o600)

@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_NOT_ALIVE = 4
+EXIT_INTERRUPTED = 130
 STOP_S = 2.0
 FIRST_EPOCH = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -81,8 +82,8 @@ def serve(config: Config, work: Callable[[str], None] | None = None, warnings: S
         warnings: about the address; printed once it is had.
 
     Returns:
-        The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned; 4 when a child died before the server
-        was ready, or too often, or when this process has no memory left.
+        The exit status: 0 after SIGINT or SIGTERM, or when `work` has returned, and 130 where a signal came before
+        that; 4 when a child died before the server was ready, or too often, or when this process has no memory left.
 
     Raises:
         ModelNotFound, ModelFileError, ConfigError: before anything was loaded.
@@ -154,7 +155,8 @@ class _Supervisor:
             for role in self._roles:  # at once; the order in which they become ready sorts itself out at the sockets
                 self._start(role)
             self._tell()
-            return self._watch()
+            status = self._watch()
+            return EXIT_INTERRUPTED if status == EXIT_OK and self._work is not None and self._signals else status
         finally:
             self._stop()
 
@@ -427,10 +429,15 @@ class _Supervisor:
         if self._signals[0] != signal.SIGTERM or not self._is_announced:
             return False
         timeout_s = self._config.api.drain_timeout_s
-        logger.warning(
-            "SIGTERM: what is in flight may end within %(seconds)g s; another signal ends it now",
-            {"seconds": timeout_s},
-        )
+        if not self._progress.n_open:
+            logger.info("SIGTERM: nothing is in flight; stopping")
+        elif not timeout_s:
+            logger.warning("SIGTERM: what is in flight ends now")
+        else:
+            logger.warning(
+                "SIGTERM: what is in flight may end within %(seconds)g s; another signal ends it now",
+                {"seconds": timeout_s},
+            )
         self._drained_s = time.monotonic() + timeout_s + STOP_S
         self._due = {role: due_s for role, due_s in self._due.items() if not is_api(role)}
         for child in self._children.values():

@@ -29,6 +29,13 @@ refused for that: the quickest of several attempts counts."""
 N_STEPS = 32
 """Bytes that the check goes on for: some limits are met only behind the first."""
 
+_EXPRESSION = re.compile(r"invalid regex (?P<quoted>.*) \(in regex\): .*\nerror: (?P<why>[^\n]+)", re.DOTALL)
+_SOURCE = re.compile(r"\n *\d+ \| ")
+"""The library shows where in the grammar's text it was: of a text of several lines that is one, and of an expression
+one that no caller wrote."""
+
+MAX_QUOTED_CHARS = 64
+
 _REASONS = {
     "NoExtension": "nothing fits it",
     "oneOf constraints are not supported": "oneOf is supported where types or constants show that no value fits two",
@@ -90,7 +97,14 @@ def _follow(matcher: LLMatcher) -> None:
 
 
 def _refusal(reason: str, param: str) -> InvalidRequest:
-    reason = " ".join(reason.split("<state>")[0].split())
+    reason = reason.split("<state>")[0]
+    if expression := _EXPRESSION.search(reason):
+        quoted = expression["quoted"]
+        shown = (
+            quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[: MAX_QUOTED_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        )
+        reason = f"the expression {shown} cannot be used: {expression['why']}"
+    reason = " ".join(_SOURCE.split(reason)[0].split())
     unsupported = re.search(r"Unimplemented keys|not supported|only supported|not implemented", reason)
     reason = next((ours for theirs, ours in _REASONS.items() if theirs in reason), reason)
     shown = reason if len(reason) <= MAX_REASON_CHARS else reason[: MAX_REASON_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -171,7 +171,7 @@ def serve() -> Iterator[Callable[..., tuple[Target, LiveServer]]]:
 
     def start(fake: FakeEngine | None = None, **config: Any) -> tuple[Target, LiveServer]:
         fake = fake or FakeEngine()
-        place = {name: config.pop(name) for name in ("run_dir", "api_server") if name in config}
+        place = {name: config.pop(name) for name in ("run_dir", "api_server", "start") if name in config}
         live = LiveServer(fake, ApiConfig(**config), **place)
         live.start()
         servers.append(live)

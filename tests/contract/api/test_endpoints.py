@@ -33,6 +33,7 @@ def test_models(target: Target) -> None:
     assert (model["id"], model["object"], model["owned_by"]) == (target.model, "model", "sixfold")
     assert model["max_model_len"] == CONTEXT and isinstance(model["created"], int)
     assert target.get(f"/v1/models/{target.model}").json == model
+    assert model["sampling_defaults"] == {}
     answer = target.get("/v1/models/nope/x")
     assert (answer.status, answer.error["param"], answer.error["code"]) == (404, "model", "model_not_found")
 

@@ -362,6 +362,38 @@ def test_O47_nothing_is_there_that_the_table_does_not_name(target: Target, name:
             assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),  # OpenAI's client without /v1
+        ("/v1/v1/embeddings", "/v1/embeddings"),
+        ("/completions", "/v1/completions"),
+        ("/openai/v1/models", "/v1/models"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/completions/", "/v1/completions"),
+        ("/Health", "/health"),
+    ],
+)
+def test_a_path_that_is_not_there_names_the_one_that_was_meant(target: Target, path: str, meant: str) -> None:
+    assert target.post(path, {}).error["message"] == f"no such path: {path}; did you mean {meant}?"
+
+
+def test_a_path_in_a_message_is_cut_and_clean(target: Target) -> None:
+    shown = target.get("/%1b%5b2J%0a%E2%80%AE").error["message"]
+    assert shown == r"no such path: /\x1b[2J\n\u202e; /openapi.json lists what there is"
+    assert len(target.get("/" + "x" * 4000).error["message"]) < 200
+    assert "did you mean" not in target.get("/" + "x" * 4000 + "/chat/completions").error["message"]
+
+
+def test_a_host_that_is_not_allowed_is_named(serve: Any) -> None:
+    target, _ = serve()
+    said = "the Host {} is not allowed here; see --allowed-hosts"
+    assert target.get("/livez", Host="evil.example:80").error["message"] == said.format("evil.example")
+    assert target.get("/livez", Host="").error["message"] == said.format("(none)")
+    assert len(target.get("/livez", Host="x" * 4000).error["message"]) < 200
+
+
 def test_cors_is_off(target: Target) -> None:
     answer = target.get("/health", Origin="https://evil.example")
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]

@@ -468,6 +468,9 @@ def test_every_error_has_the_shape(serve: Any) -> None:
     cases = [
         (target.get("/v1/messages"), 405, "invalid_request_error"),
         (target.get("/v1/messages/batches"), 404, "not_found_error"),
+        (target.post("/v1/v1/messages", {}), 404, "not_found_error"),  # the client's base URL ends in /v1
+        (target.post("/messages", {}), 404, "not_found_error"),
+        (target.post("/v1/v1/messages/count_tokens", {}), 404, "not_found_error"),
         (target.post("/v1/messages", {}, Host="evil.example"), 403, "permission_error"),
         (target.post("/v1/messages", b"{"), 400, "invalid_request_error"),
         (target.request("POST", "/v1/messages", b"{}", body), 415, "invalid_request_error"),
@@ -484,7 +487,9 @@ def test_every_error_has_the_shape(serve: Any) -> None:
         assert answer.status == status, answer.body
         assert error_of(answer)["type"] == kind
     assert ask(target).status == 400
-    assert target.get("/v1/models/x").error  # the others keep theirs
+    assert "did you mean /v1/messages?" in error_of(target.post("/v1/v1/messages", {}))["message"]
+    for path in ("/v1/models/x", "/v1/models/x/messages", "/v1/responses/messages"):
+        assert target.get(path).error  # the others keep theirs
 
 
 def test_a_full_queue(serve: Any) -> None:

@@ -442,6 +442,11 @@ def test_wrong_types_are_told_in_the_words_of_json(target: Target) -> None:
         ('"stop":["a",5]', "stop[1] must be a string, not an integer"),
         ('"stop":5', "stop must be a string or an array or null, not an integer"),
         ('"logit_bias":{"a":1}', "a key of logit_bias must be an integer, not a string"),
+        (
+            '"response_format":{"type":"json"}',
+            "response_format.type must be one of text, json_object, json_schema, not json",
+        ),
+        ('"truncation_side":"up"', "truncation_side must be one of left, right, not up"),
         ('"stream_options":[]', "stream_options must be an object or null, not an array"),
     ):
         answer = raw(target, fields)
@@ -458,7 +463,11 @@ def test_wrong_types_are_told_in_the_words_of_json(target: Target) -> None:
         ("stopp", "stop"),
         ("top_logprob", "top_logprobs"),
         ("max_output_tokens", "max_tokens"),
-        ("guided_json", None),
+        ("guided_json", "structured_outputs.json"),
+        ("guided_choice", "structured_outputs.choice"),
+        ("guided_regex", "structured_outputs.regex"),
+        ("guided_grammar", "structured_outputs.grammar"),
+        ("guided_whitespace_pattern", None),
         ("input", None),
         ("system", None),
         ("length_penalty", None),

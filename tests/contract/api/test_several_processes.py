@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from sixfold.engine.run_files import ServerStart
 
 from .conftest import Answer, LiveServer, Target, eventually
 from .fake_engine import FakeEngine
@@ -159,3 +162,13 @@ def test_stored_responses_are_everybodys(start: Callable[..., list[Process]], tm
     assert last.request("DELETE", f"/v1/responses/{following}").status == 200
     for process in processes:
         assert process.target.get(f"/v1/responses/{following}").status == 404
+
+
+def test_the_server_has_one_age(start: Callable[..., list[Process]]) -> None:
+    """Of all processes, and of one that is started again: not of whoever answers, nor from the first question on."""
+    born = ServerStart(monotonic_s=time.monotonic() - 5000.0, unix_s=1_700_000_000)
+    processes = start(start=born)
+    processes[0].live.stop()
+    for target, _ in [*processes[1:], *start(only=0, start=born)]:
+        assert target.get("/debug/health").json["uptime_s"] >= 5000.0
+        assert target.get("/v1/models").json["data"][0]["created"] == born.unix_s

@@ -183,7 +183,7 @@ def test_O24_other_endings(enforcing: Target) -> None:
         ({"type": "json_schema"}, "json_schema is required"),
         ({"type": "json_schema", "schema": {}}, "json_schema"),
         ({"type": "json_schema", "json_schema": {"name": "x"}}, "schema is required"),
-        ({"type": "xml"}, "xml"),
+        ({"type": "xml"}, "response_format.type must be one of text, json_object, json_schema, not xml"),
         ({}, "type"),
         ("json_object", "object"),
         ({"type": "text", "json_schema": {"schema": {}}}, "json_schema"),
@@ -232,6 +232,21 @@ def test_O25_json_object(enforcing: Target) -> None:
 )
 def test_structured_outputs_are_checked(target: Target, outputs: Any) -> None:
     refused(target, "structured_outputs", structured_outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ({"regex": "(a"}, 'the expression "(a" cannot be used: unclosed group'),
+        ({"regex": "a/(b\n"}, "cannot be used: unclosed group"),
+        ({"regex": "(" * 500}, "cannot be used: unclosed group"),
+        ({"grammar": "start: a\na: nowhere"}, 'at 2(4): unknown name: "nowhere"'),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_an_expression_is_one_sentence(target: Target, outputs: Any, said: str) -> None:
+    message = refused(target, "structured_outputs", structured_outputs=outputs)["message"]
+    assert message.startswith("structured_outputs: ") and message.endswith(said) and len(message) < 200
 
 
 def test_both_fields_exclude_each_other(target: Target) -> None:

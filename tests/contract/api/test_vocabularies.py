@@ -237,6 +237,8 @@ def test_sampling_defaults(serve: Serve) -> None:
     }
     target, _ = serve(engine)
 
+    assert target.get("/v1/models").json["data"][0]["sampling_defaults"] == engine.sampling_defaults
+
     def sampled(endpoint: Callable[..., Any], **fields: Any) -> tuple[float, ...]:
         assert endpoint(max_tokens=1, **fields).status == 200
         s = engine.requests[-1].sampling

@@ -64,6 +64,21 @@ def test_paths(body: bytes, path: str | None, offset: int) -> None:
         assert (fault.path, fault.offset) == (path, offset)
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{'a':1}", "keys need double quotes"),
+        (b"{\"a\":1, 'b':2}", "keys need double quotes"),
+        (b"{a:1}", "a key is missing"),
+        (b"[1,'a']", "texts need double quotes"),
+        (b"[nope]", "not a JSON value"),
+    ],
+)
+def test_reasons(body: bytes, reason: str) -> None:
+    fault = find_fault(body)
+    assert fault is not None and fault.reason == reason
+
+
 def too_much(body: bytes) -> bool:
     return nests_too_much(body, 64, 1000)
 

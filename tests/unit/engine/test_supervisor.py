@@ -130,3 +130,25 @@ def test_a_process_that_the_machine_does_not_give_now_is_tried_again(
     if goes_on:
         os.close(server._children["api 0"].pidfd)
         os.close(*server._unready)
+
+
+@pytest.mark.parametrize(
+    ("n_open", "drain_s", "level", "says"),
+    [
+        (0, 30.0, "INFO", "nothing is in flight"),
+        (0, 0.0, "INFO", "nothing is in flight"),
+        (2, 30.0, "WARNING", "within 30 s"),
+        (2, 0.0, "WARNING", "ends now"),
+    ],
+)
+def test_sigterm_warns_of_what_is_in_flight_alone(
+    n_open: int, drain_s: float, level: str, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = supervisor(tmp_path)
+    server._signals, server._due = [signal.SIGTERM], {}
+    server._config = SimpleNamespace(api=SimpleNamespace(drain_timeout_s=drain_s))
+    server._progress.counts[Count.API_OPEN + 1] = n_open
+    with caplog.at_level(logging.INFO, "sixfold.engine.supervisor"):
+        assert server._drains_on()
+    (record,) = caplog.records
+    assert record.levelname == level and record.getMessage().startswith("SIGTERM: ") and says in record.getMessage()

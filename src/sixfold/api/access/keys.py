@@ -46,6 +46,8 @@ MAX_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
+_TWICE = re.compile(r"^Cannot declare \('(?P<name>[^']*)',\) twice \(at line (?P<line>\d+),")
+
 _FLAG = "--api-key-file"
 
 
@@ -180,6 +182,13 @@ def load_keys(path: str) -> dict[str, ApiKey]:
     except OSError as error:
         raise ConfigError(f"{_FLAG} {path} cannot be read: {error.strerror}", param=_FLAG) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if twice := _TWICE.search(str(error)):
+            name, line = twice["name"][:64], twice["line"]
+            raise ConfigError(
+                f"{_FLAG} {path} has two entries [{name}], the second in line {line}: give one of them "
+                "another name, or remove it",
+                param=_FLAG,
+            ) from None
         # The library's words quote nothing of the file but a character.
         raise ConfigError(f"{_FLAG} {path} is not valid TOML: {error}", param=_FLAG) from None
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -199,10 +208,18 @@ def _checked(file: str, name: str, entry: object) -> ApiKey:
     where = f"{_FLAG} {file}: [{name[:64]}]"
     if not is_name(name):
         raise ConfigError(f"{where}: a name is 1 to 64 letters, digits and ._-", param=_FLAG)
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: an entry is a line [NAME] and what `sixfold key new NAME` prints", param=_FLAG)
+    if "sha256" not in entry:
+        raise ConfigError(
+            f"{where} has no sha256: `sixfold key new {name}` makes a key and prints the line for it", param=_FLAG
+        )
     try:
         key = msgspec.convert(entry, ApiKey)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}", param=_FLAG) from None
+        from sixfold.api.http.type_fault import refusal  # a server with a right file does not wait for it
+
+        raise ConfigError(f"{where}: {refusal(ApiKey, str(error)).message}", param=_FLAG) from None
     if not _DIGEST.fullmatch(key.sha256):
         raise ConfigError(f"{where}: sha256 must be 64 hexadecimal digits, as `sixfold key new` prints", param=_FLAG)
     if key.tenant and not is_name(key.tenant):

@@ -14,8 +14,6 @@ from sixfold.config import BLOCK_SIZE
 
 __all__ = ["Health", "health"]
 
-STARTED_S = time.monotonic()
-
 
 class KeyInUse(msgspec.Struct, frozen=True):
     """A key by its name; nothing that it could be found out by."""
@@ -65,7 +63,7 @@ class Health(msgspec.Struct, frozen=True):
     build: str
     engine_epoch: int
     uptime_s: float
-    """Of the API process that answers."""
+    """Of the server, whichever API process answers, and however often any was started again."""
     restarts: dict[str, int]
     """Role of a process -> how often one was started again."""
     limits: Limits
@@ -88,7 +86,7 @@ async def health(call: Call) -> None:
         version=__version__,
         build=client.build,
         engine_epoch=client.engine_epoch,
-        uptime_s=time.monotonic() - STARTED_S,
+        uptime_s=time.monotonic() - context.start.monotonic_s,
         restarts=dict(context.metrics.restarts()),
         limits=Limits(
             max_model_len=client.max_model_len,

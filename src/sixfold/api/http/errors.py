@@ -175,9 +175,16 @@ OPENAI = ErrorShape(lambda status, body, request_id: envelope(body), (b"x-reques
 ANTHROPIC = ErrorShape(_anthropic, (b"x-request-id", b"request-id"))
 
 
+_MESSAGES = ("/messages", "/messages/count_tokens")
+_WITH_NAMES = ("/v1/models/", "/v1/responses/", "/debug/", "/page/")
+"""Whose ends callers choose."""
+
+
 def shape_of(path: str) -> ErrorShape:
-    """The shape of errors below a path, whether it exists or not."""
-    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI
+    """The shape of errors at a path, whether it exists or not. Whoever asks for `/v1/v1/messages` or `/messages` has
+    Anthropic's client with a wrong address, and that client reads its own shape alone."""
+    is_messages = path.endswith(_MESSAGES) and not path.startswith(_WITH_NAMES)
+    return ANTHROPIC if is_messages or path.startswith("/v1/messages/") else OPENAI
 
 
 def render_error(error: BaseException, request_id: str, shape: ErrorShape = OPENAI) -> HttpError:

@@ -105,7 +105,7 @@ class _Reader:
             return self._string()[1]
         match = _NUMBER.match(self.body, self.at) or _WORD.match(self.body, self.at)
         if match is None:
-            return self._fault("not a JSON value")
+            return self._fault("texts need double quotes" if head == b"'" else "not a JSON value")
         self.at = match.end()
         return None
 
@@ -127,7 +127,8 @@ class _Reader:
         self.path.pop()
         self._space()
         if self.body[self.at : self.at + 1] != b'"':
-            return self._fault("a key is missing")
+            single = self.body[self.at : self.at + 1] == b"'"
+            return self._fault("keys need double quotes" if single else "a key is missing")
         key, fault = self._string()
         if fault is not None:
             return fault

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,14 +25,19 @@ CLOSE = 0.75
 """Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
 
 OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")} | {
-    "schema": "json_schema"
+    "schema": "json_schema",
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
 }
-"""Other APIs' names that are too far from ours to be found by their letters."""
+"""Other APIs' names, and those of older versions, that are too far from ours to be found by their letters."""
 
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _TAG = re.compile(r"^Invalid value '(.*)'$", re.DOTALL)
+_ENUM = re.compile(r"^Invalid enum value '?(.*?)'?$", re.DOTALL)
 _TYPES = re.compile(r"^Expected `([a-z |]+)`, got `([a-z]+)`$")
 _INDEXES = re.compile(r"(?:\[[^\]]*\])+$")
 _WHOLE_FIELDS = re.compile(
@@ -82,9 +90,39 @@ def refusal(kind: type, message: str, within: str = "") -> InvalidRequest:
     if (tag := _TAG.match(what)) and path.endswith(".type"):
         return unsupported_type(path.removesuffix(".type"), tag.group(1))
     subject = clip(path.lstrip(".")) or "the body"
+    if (enum := _ENUM.match(what)) and (allowed := _allowed(kind, where.group(2) if where else "")):
+        return InvalidRequest(
+            f"{subject} must be one of {', '.join(allowed)}, not {clip(enum.group(1), 64)}",
+            param=field_name(path),
+            code="invalid_type",
+        )
     if where and where.group(1):
         subject = f"a key of {subject}"
     return InvalidRequest(f"{subject}{_fault(what)}", param=field_name(path), code="invalid_type")
+
+
+_hints = functools.cache(get_type_hints)
+
+
+def _allowed(kind: type, path: str) -> list[str]:
+    """The values of the field at a path within `kind`; empty where that is no such field."""
+    found: list[Any] = [kind]
+    for name in re.findall(r"\.(\w+)|\[", path):
+        found = [inner for one in found for inner in _inside(one, name)]
+    return [str(value) for one in found if get_origin(one) is Literal for value in get_args(one)]
+
+
+def _inside(one: Any, name: str) -> list[Any]:
+    """Types of a struct's field, or, without a name, of a list's items; of a union, each by itself."""
+    if not name:
+        return _alternatives(get_args(one)[0]) if get_origin(one) is list else []
+    is_struct = isinstance(one, type) and issubclass(one, msgspec.Struct)
+    return _alternatives(_hints(one)[name]) if is_struct and name in _hints(one) else []
+
+
+def _alternatives(one: Any) -> list[Any]:
+    is_union = isinstance(one, UnionType) or get_origin(one) is Union
+    return [alone for each in get_args(one) for alone in _alternatives(each)] if is_union else [one]
 
 
 def unsupported_type(path: str, kind: str) -> InvalidRequest:
@@ -134,6 +172,6 @@ def _suggestion(kind: type, path: str, name: str) -> str:
     known = UNSUPPORTED.keys() - getattr(kind, "OFFERED", ())
     offered = [field for field in fields if field not in known and field not in INERT and field != "script"]
     meant = OTHER_NAMES.get(name)
-    if meant not in offered:
+    if meant is None or meant.partition(".")[0] not in offered:
         meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)
     return f"; did you mean {meant}?" if meant is not None else ""

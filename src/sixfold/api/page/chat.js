@@ -68,6 +68,7 @@ export class Chat {
   }
 
   show() {
+    this._settings.suggest();
     this._watchState();
   }
 
@@ -209,6 +210,7 @@ export class Chat {
     this._showMs = SHOW_MS;
     this._buttons(hadFocus);
     try {
+      Object.assign(body, await this._settings.suggested(abort.signal));
       await this._stream(body, message, view, abort.signal);
     } catch (error) {
       this._explain(error, message);

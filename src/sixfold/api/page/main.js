@@ -2,7 +2,7 @@
 
 import { Anatomy } from "./anatomy.js";
 import { Chat } from "./chat.js";
-import { forgetColours, keep, kept, say } from "./dom.js";
+import { forgetColours, keep, kept, say, sentence } from "./dom.js";
 import { Feed } from "./feed.js";
 import { Health } from "./health.js";
 import { getKey, onKeyNeeded, setKey } from "./server.js";
@@ -113,14 +113,29 @@ setTheme(Object.hasOwn(THEMES, kept("sixfold.theme")) ? kept("sixfold.theme") : 
 
 const dialog = document.getElementById("key-dialog");
 const input = document.getElementById("key-input");
+const forget = document.getElementById("key-forget");
+const PLACE_OF_KEY = "It is kept in this tab only, and forgotten when the tab is closed.";
+const HELP = {
+  missing_api_key: `Whoever runs it gives you one. ${PLACE_OF_KEY}`,
+  invalid_api_key: "Perhaps not all of it was copied.",
+  admin_only: "It shows what others do. Cancel leads back to the chat.",
+};
 let waiting = [];
+let leads = false; // from a view that this key does not open, back to the chat
+
+function open(title, why) {
+  say(document.getElementById("key-title"), title);
+  say(document.getElementById("key-why"), why);
+  forget.hidden = !getKey();
+  if (!dialog.open) dialog.showModal();
+}
 
 /** Ask for a key. Those who ask at the same time share one answer; who was refused with an older key than the one that
  *  is there now just tries again. */
 function ask(error, sent) {
   if (sent !== getKey()) return Promise.resolve(true);
-  if (error) say(document.getElementById("key-why"), `The server says: ${error.message}.`);
-  if (!dialog.open) dialog.showModal();
+  leads = error.code === "admin_only";
+  open("A key is needed", `${sentence(error.message)} ${HELP[error.code] ?? ""}`);
   return new Promise((resolve) => waiting.push(resolve));
 }
 
@@ -133,7 +148,10 @@ function answer(given) {
   if (given) {
     feed.retry();
     views[shown].show("");
+  } else if (leads) {
+    location.hash = "#chat";
   }
+  leads = false;
 }
 
 document.getElementById("key-form").addEventListener("submit", (event) => {
@@ -148,14 +166,13 @@ document.getElementById("key-form").addEventListener("submit", (event) => {
   }
 });
 document.getElementById("key-cancel").addEventListener("click", () => answer(false));
-document.getElementById("key-forget").addEventListener("click", () => {
+forget.addEventListener("click", () => {
   setKey("");
   answer(false);
 });
 dialog.addEventListener("cancel", () => answer(false));
 document.getElementById("key-button").addEventListener("click", () => {
-  say(document.getElementById("key-why"), "It is kept in this tab only, and forgotten when the tab is closed.");
-  dialog.showModal();
+  open("Your key", PLACE_OF_KEY);
 });
 onKeyNeeded(ask);
 

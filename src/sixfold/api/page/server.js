@@ -37,7 +37,7 @@ export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
-/** A response whose status is 200. Asks for a key where one is wanted, and tries once more.
+/** A response whose status is 200. Asks for a key where one is wanted, and for another where it is not the right one.
  *  Throws ServerError, or AbortError where `signal` was raised. */
 export async function call(path, { method = "GET", body = null, signal = null, ask = true } = {}) {
   const headers = {};
@@ -54,10 +54,17 @@ export async function call(path, { method = "GET", body = null, signal = null, a
   if (response.ok) return response;
   const error = await refusal(response);
   if (ask && (error.status === 401 || error.code === "admin_only") && (await askForKey(error, sent))) {
-    return call(path, { method, body, signal, ask: false });
+    return call(path, { method, body, signal });
   }
   throw error;
 }
+
+/** The server speaks to programs of their headers; this is for whoever sits in front of the page. */
+const WORDS = {
+  missing_api_key: "this server asks for a key",
+  invalid_api_key: "the key is not valid",
+  admin_only: "this view needs an admin key",
+};
 
 async function refusal(response) {
   let said = {};
@@ -66,7 +73,7 @@ async function refusal(response) {
   } catch {
     // not JSON, or cut off: the status must do
   }
-  return new ServerError(said.message ?? `the server answered ${response.status}`, {
+  return new ServerError(WORDS[said.code] ?? said.message ?? `the server answered ${response.status}`, {
     status: response.status,
     code: said.code,
     param: said.param,

@@ -1,5 +1,5 @@
 // How to answer: fields that are left empty are left out of the request, so that the server's own defaults hold. On a
-// first visit two are filled in, as `sixfold chat` does: at temperature 1, OpenAI's default, a small model rambles.
+// first visit, as soon as the server answers this page, two are filled in, as `sixfold chat` does: at temperature 1, OpenAI's default, a small model rambles.
 
 import { button, keep, kept, make, say } from "./dom.js";
 import { call } from "./server.js";
@@ -56,36 +56,45 @@ export class Settings {
       )),
       button("Use the server's defaults", () => this._clear(), { class: "quiet" }),
     );
-    const isFirst = !kept(PLACE);
+    this._isNew = true; // FIRST is not filled in yet, and nobody has chosen anything in its place
     this._load();
-    this._isTouched = false;
-    if (isFirst) this._suggest();
   }
 
-  /** Fills in FIRST, unless somebody was quicker. What is not known (health is for admins) is left to the server. */
-  async _suggest() {
-    try {
-      const { sampling_defaults: own } = await (await call("/debug/health", { ask: false })).json();
-      if (this._isTouched) return;
-      for (const [name, value] of Object.entries(FIRST)) if (!(name in own)) this._fields[name].value = value;
-      this._save();
-    } catch {
-      // then the fields stay empty
-    }
+  /** Fill in what a first visit has, if the server tells what it needs for it: it may want a key before. */
+  suggest() {
+    if (this._isNew) this._fillIn({ ask: false }).catch(() => {});
+  }
+
+  /** The same before a first request, which must not go without it: a key is asked for. Returns what was filled in, as
+   *  fields of the request. Throws ServerError, or AbortError where `signal` was raised. */
+  async suggested(signal) {
+    if (!this._isNew) return {};
+    await this._fillIn({ signal });
+    return this._numbers();
+  }
+
+  async _fillIn(how) {
+    const { data } = await (await call("/v1/models", how)).json();
+    if (!this._isNew) return;
+    this._isNew = false;
+    for (const [name, value] of Object.entries(FIRST)) if (!(name in data[0].sampling_defaults)) this._fields[name].value = value;
+    this._save();
   }
 
   _number(name, label, min, max, step, help) {
     const input = make("input", { type: "number", min, max, step: step < 1 ? "any" : step, placeholder: "default", title: help });
     for (const [key, value] of [["min", min], ["max", max]]) if (value !== null) input.setAttribute(key, value);
-    input.addEventListener("input", () => this._save());
+    input.addEventListener("input", () => {
+      if (name in FIRST) this._isNew = false;
+      this._save();
+    });
     this._fields[name] = input;
     return make("label", { title: help }, label, input);
   }
 
   /** The fields of a request. Throws SyntaxError where the schema is not JSON. */
   request() {
-    const body = {};
-    for (const [name, input] of Object.entries(this._fields)) if (input.value !== "") body[name] = Number(input.value);
+    const body = this._numbers();
     const stop = this.stop.value.split("\n").filter((line) => line !== "");
     if (stop.length) body.stop = stop;
     if (this.logprobs.checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
@@ -94,6 +103,11 @@ export class Settings {
       body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
     }
     return body;
+  }
+
+  _numbers() {
+    const filled = Object.entries(this._fields).filter(([, input]) => input.value !== "");
+    return Object.fromEntries(filled.map(([name, input]) => [name, Number(input.value)]));
   }
 
   showSchemaFault(words) {
@@ -136,19 +150,20 @@ export class Settings {
   _clear() {
     for (const input of Object.values(this._fields)) input.value = "";
     this.stop.value = "";
+    this._isNew = false;
     this._save();
   }
 
   _save() {
-    this._isTouched = true;
     const values = Object.fromEntries(Object.entries(this._fields).map(([name, input]) => [name, input.value]));
-    const more = { stop: this.stop.value, logprobs: this.logprobs.checked, useSchema: this.useSchema.checked, schema: this.schema.value };
+    const more = { isNew: this._isNew, stop: this.stop.value, logprobs: this.logprobs.checked, useSchema: this.useSchema.checked, schema: this.schema.value };
     keep(PLACE, JSON.stringify({ values, ...more }));
   }
 
   _load() {
     try {
-      const { values = {}, stop, logprobs = true, useSchema = false, schema } = JSON.parse(kept(PLACE) ?? "{}");
+      const { isNew = false, values = {}, stop, logprobs = true, useSchema = false, schema } = JSON.parse(kept(PLACE) ?? '{"isNew":true}');
+      this._isNew = isNew === true;
       for (const [name, input] of Object.entries(this._fields)) input.value = values[name] ?? "";
       this.stop.value = typeof stop === "string" ? stop : "";
       this.logprobs.checked = logprobs === true;
