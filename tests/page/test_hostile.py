@@ -219,7 +219,10 @@ def test_keys_are_checked_told_and_sent_to_nobody_else(open_page: OpenPage, tmp_
     file = tmp_path / "keys.toml"
     file.write_text("".join(f'[{s}]\nsha256 = "{d}"\nscope = "{s}"\n' for s, (_, d) in keys.items()))
     os.chmod(file, 0o600)
-    with Server("scripted", "--api-key-file", str(file), "--api-server-count", "2") as guarded:
+    script = tmp_path / "script.json"  # an answer that is still there when it is followed
+    script.write_text(json.dumps({"tokens": ["one "], "step_ms": 10}))
+    flags = ("--script", str(script), "--api-key-file", str(file), "--api-server-count", "2")
+    with Server("scripted", *flags) as guarded:
         page = open_page(f"{guarded.url}/#anatomy")
         sent: list[tuple[str, str | None]] = []
         page.context.on("request", lambda one: sent.append((one.url, one.headers.get("authorization"))))
