@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,17 @@ def answer(page: Any) -> str:
     """The text of the answer, once it is complete."""
     page.locator("#regenerate").wait_for()
     return str(page.locator(".message.assistant .body").last.text_content())
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server that asks for a key, and a user's key."""
+    key, digest = new_key()
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[alice]\nsha256 = "{digest}"\n')
+    os.chmod(file, 0o600)
+    with Server("scripted", "--api-key-file", str(file)) as running:
+        yield running, key
 
 
 def test_an_answer_is_streamed(server: Server, open_page: OpenPage, scripted: Scripted) -> None:
@@ -144,57 +155,51 @@ def test_the_servers_words_are_shown_where_it_refuses(server: Server, open_page:
     page.locator("#regenerate").wait_for()
 
 
-def test_a_key_is_asked_for_and_sent(open_page: OpenPage, tmp_path: Path) -> None:
-    key, digest = new_key()
-    file = tmp_path / "keys.toml"
-    file.write_text(f'[alice]\nsha256 = "{digest}"\n')
-    os.chmod(file, 0o600)
-    with Server("scripted", "--api-key-file", str(file)) as guarded:
-        page = open_page(guarded.url)
-        page.get_by_label("Longest answer").fill("4")
-        ask(page)
-        page.get_by_label("API key").fill("wrong")
+def test_a_key_is_asked_for_and_sent(open_page: OpenPage, guarded: tuple[Server, str]) -> None:
+    server, key = guarded
+    page = open_page(server.url)
+    page.get_by_label("Longest answer").fill("4")
+    ask(page)
+    page.get_by_label("API key").fill("wrong")
+    page.get_by_role("button", name="Use this key").click()
+    page.locator("#key-why", has_text="not valid").wait_for()
+    page.get_by_label("API key").fill(key)
+    with page.expect_request("**/v1/chat/completions") as asked:
         page.get_by_role("button", name="Use this key").click()
-        page.locator("#key-why", has_text="not valid").wait_for()
-        page.get_by_label("API key").fill(key)
-        with page.expect_request("**/v1/chat/completions") as asked:
-            page.get_by_role("button", name="Use this key").click()
-        page.locator(".message.assistant .token").first.wait_for()
-        sent = json.loads(asked.value.post_data)
-        assert {name: sent[name] for name in CHAT_SAMPLING} == CHAT_SAMPLING, "a first visit, now that there is a key"
-        assert page.locator("#key-dialog").is_hidden()
-        assert page.evaluate("Object.values(localStorage).join()").find(key) < 0
-        page.goto(f"{guarded.url}/#health")
-        page.locator("#key-why", has_text="This view needs an admin key").wait_for()
-        page.get_by_role("button", name="Cancel").click()
-        page.locator("#chat").wait_for()
+    page.locator(".message.assistant .token").first.wait_for()
+    sent = json.loads(asked.value.post_data)
+    assert {name: sent[name] for name in CHAT_SAMPLING} == CHAT_SAMPLING, "a first visit, now that there is a key"
+    assert page.locator("#key-dialog").is_hidden()
+    assert page.evaluate("Object.values(localStorage).join()").find(key) < 0
+    page.goto(f"{server.url}/#health")
+    page.locator("#key-why", has_text="This view needs an admin key").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.locator("#chat").wait_for()
 
 
-def test_whoever_cancels_is_told_for_a_person_and_may_think_again(open_page: OpenPage, tmp_path: Path) -> None:
-    key, digest = new_key()
-    file = tmp_path / "keys.toml"
-    file.write_text(f'[alice]\nsha256 = "{digest}"\n')
-    os.chmod(file, 0o600)
-    with Server("scripted", "--api-key-file", str(file)) as guarded:
-        page = open_page(guarded.url)
-        page.get_by_label("Temperature", exact=True).fill("0")
-        ask(page)
-        page.locator("#key-why", has_text="Whoever runs it gives you one").wait_for()
-        assert page.get_by_role("button", name="Forget the key").is_hidden(), "there is none"
-        page.get_by_role("button", name="Cancel").click()
-        page.locator(".message .hint[data-kind=bad]", has_text="This server asks for a key.").wait_for()
-        page.locator("#key-button").click()
-        page.get_by_label("API key").fill(key)
-        page.get_by_role("button", name="Use this key").click()
-        page.reload()
-        with page.expect_request("**/v1/chat/completions") as asked:
-            page.locator("#regenerate").click()
-        answer(page)
-        sent = json.loads(asked.value.post_data)
-        assert sent["temperature"] == 0 and "top_p" not in sent, "somebody has chosen"
-        page.locator("#key-button").click()
-        page.get_by_role("button", name="Forget the key").click()
-        assert page.evaluate("sessionStorage.length") == 0
+def test_whoever_cancels_is_told_for_a_person_and_may_think_again(
+    open_page: OpenPage, guarded: tuple[Server, str]
+) -> None:
+    server, key = guarded
+    page = open_page(server.url)
+    page.get_by_label("Temperature", exact=True).fill("0")
+    ask(page)
+    page.locator("#key-why", has_text="Whoever runs it gives you one").wait_for()
+    assert page.get_by_role("button", name="Forget the key").is_hidden(), "there is none"
+    page.get_by_role("button", name="Cancel").click()
+    page.locator(".message .hint[data-kind=bad]", has_text="This server asks for a key.").wait_for()
+    page.locator("#key-button").click()
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Use this key").click()
+    page.reload()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.locator("#regenerate").click()
+    answer(page)
+    sent = json.loads(asked.value.post_data)
+    assert sent["temperature"] == 0 and "top_p" not in sent, "somebody has chosen"
+    page.locator("#key-button").click()
+    page.get_by_role("button", name="Forget the key").click()
+    assert page.evaluate("sessionStorage.length") == 0
 
 
 def test_a_lost_connection_is_shown_and_recovered(server: Server, open_page: OpenPage, scripted: Scripted) -> None:

@@ -112,13 +112,19 @@ def test_a_schema_that_is_no_json_is_told_where_the_answer_would_be(server: Serv
     page.locator("#regenerate").wait_for()
 
 
-def test_two_tabs_go_on_with_one_conversation(server: Server, open_page: OpenPage) -> None:
+def two_tabs(server: Server, open_page: OpenPage) -> tuple[Any, Any]:
+    """Of one browser; the first has got the answer A to what it asked."""
     one = open_page(server.url)
     fulfil(one, [delta("A"), "[DONE]"])
     ask(one, "first")
     answer(one)
     other = one.context.new_page()
     other.goto(server.url)
+    return one, other
+
+
+def test_two_tabs_go_on_with_one_conversation(server: Server, open_page: OpenPage) -> None:
+    one, other = two_tabs(server, open_page)
     fulfil(other, [delta("B"), "[DONE]"])
     ask(other, "second")
     answer(other)
@@ -135,12 +141,7 @@ def test_two_tabs_go_on_with_one_conversation(server: Server, open_page: OpenPag
 def test_two_tabs_that_answer_in_one_conversation_at_once_keep_both(
     server: Server, open_page: OpenPage, scripted: Scripted
 ) -> None:
-    one = open_page(server.url)
-    fulfil(one, [delta("A"), "[DONE]"])
-    ask(one, "first")
-    answer(one)
-    other = one.context.new_page()
-    other.goto(server.url)
+    one, other = two_tabs(server, open_page)
     scripted(one, ["one "] * 1500)
     ask(one, "slow").locator(".token").nth(3).wait_for()
     other.locator(".message", has_text="slow").wait_for()

@@ -302,11 +302,11 @@ class Generation:
             self._ended.set_exception(error)
 
     def _on_deltas(self, prompt: int, deltas: list[TokenDelta]) -> None:
-        if self._take is None or self._is_over:
+        # Not in variables: an error refers to this frame, and the future to the error.
+        if self._take is None or self._ended is None or self._ended.done():
             return  # of another prompt than the one that failed
         try:
             if self._follow(prompt, deltas, self._take) and all(processor.done for processor in self._processors):
-                assert self._ended is not None
                 self._last_batch = self._context.client.batch
                 self._ended.set_result(None)
         except Exception as error:  # noqa: BLE001 - handed to whoever awaits `run`, which raises it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sixfold.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from sixfold.cli.prepare import prepare
 from sixfold.cli.settings import LOCAL, SettingsCommand, resolve, setting_options
 from sixfold.cli.standard_streams import complain
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["batch"]
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 CONCURRENCY_ELSEWHERE = 64
 """Of a server given by --url, whose settings nobody here knows."""
 NOT_HERE = ("model", "host", "port", "allowed_hosts", "max_connections", "header_timeout_s", "body_timeout_s")

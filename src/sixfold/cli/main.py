@@ -22,14 +22,11 @@ from collections.abc import Sequence
 import click
 
 from sixfold import __version__
+from sixfold.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from sixfold.cli.standard_streams import complain, output_fault, prepare_streams, silence
 from sixfold.errors import ConfigError, DoesNotFit, SixfoldError
 
 __all__ = ["cli", "main"]
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 _COMMANDS = {
