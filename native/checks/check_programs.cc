@@ -180,7 +180,8 @@ truth::Rows logits_of(const Case& c, const Weights& w, const std::vector<int32_t
     truth::Row attended;
     for (int h = 0; h < c.heads; h++) {
       const int kv = h / (c.heads / c.kv_heads);
-      const truth::Row a = truth::attend(q[h], keys[kv], values[kv], std::pow(c.d, -0.5), c.window, c.softcap);
+      const truth::Row a =
+          truth::attend(q[h], keys[kv], values[kv], std::pow(c.d, -0.5), c.window, c.softcap, modes.bf16);
       attended.insert(attended.end(), a.begin(), a.end());
     }
     truth::Row y = times(w.proj, attended, modes);

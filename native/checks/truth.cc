@@ -199,16 +199,25 @@ void rotate(double* y, const float* cos, const float* sin, int dims, bool interl
   }
 }
 
-Row attend(const Row& q, const Rows& keys, const Rows& values, double scale, int window, double cap) {
+Row attend(const Row& q, const Rows& keys, const Rows& values, double scale, int window, double cap, bool bf16) {
   const int n = static_cast<int>(keys.size()), first = window ? std::max(0, n - window) : 0;
-  Row p, out(q.size(), 0.0);
+  Row scores(n), out(q.size(), 0.0);
   for (int i = first; i < n; i++)
-    p.push_back(capped(std::inner_product(q.begin(), q.end(), keys[i].begin(), 0.0) * scale, cap));
-  const double top = *std::max_element(p.begin(), p.end());
+    scores[i] = capped(std::inner_product(q.begin(), q.end(), keys[i].begin(), 0.0) * scale, cap);
+  const double top = *std::max_element(scores.begin() + first, scores.end());
   double sum = 0;
-  for (double& x : p) sum += x = std::exp(x - top);
-  for (int i = first; i < n; i++)
-    for (size_t c = 0; c < q.size(); c++) out[c] += p[i - first] / sum * values[i][c];
+  for (int begin = first; begin < n;) {
+    const int end = std::min(n, (begin / 256 + 1) * 256);
+    const double highest = *std::max_element(scores.begin() + begin, scores.begin() + end);
+    for (int i = begin; i < end; i++) {
+      const double p = std::exp(scores[i] - highest), share = std::exp(highest - top);
+      sum += p * share;
+      for (size_t c = 0; c < q.size(); c++)
+        out[c] += (bf16 ? bfloat16(static_cast<float>(p)) : p) * share * values[i][c];
+    }
+    begin = end;
+  }
+  for (double& x : out) x /= sum;
   return out;
 }
 

@@ -1,6 +1,7 @@
 // What the kernels compute, one value at a time in double precision. Shares no code with native/kernels but the numbers
 // of the types: a mistake would have to be made twice to go unseen. What kernels round on purpose is rounded here too:
-// activations to int8 per 32 values or to bfloat16, q, k and v to bfloat16, sampling weights to whole numbers.
+// activations to int8 per 32 values or to bfloat16, q, k, v and the weights of values to bfloat16, sampling weights to
+// whole numbers.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,8 @@ double capped(double x, double cap);
 // The first `dims` of y rotated by (cos, sin) [dims / 2]; pairs (2i, 2i + 1), or (i, i + dims / 2).
 void rotate(double* y, const float* cos, const float* sin, int dims, bool interleaved);
 
-// q [d] of the token at the last of the keys.
-Row attend(const Row& q, const Rows& keys, const Rows& values, double scale, int window, double cap);
+// q [d] of the token at the last of the keys. With `bf16` the weights are rounded, relative to the largest of 256 keys.
+Row attend(const Row& q, const Rows& keys, const Rows& values, double scale, int window, double cap, bool bf16);
 
 // Softmax of the scores, the `used` largest with ties to the lowest index: (ids, shares).
 void experts(const Row& scores, int used, bool renormalize, std::vector<int>* ids, Row* shares);

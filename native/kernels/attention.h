@@ -7,6 +7,9 @@
 // beside it, not on how the prompt was cut. Keys behind a row's position, or before its window, are left out, never
 // multiplied by zero.
 
+// From one row's weights to the next one's, for bf16 ones, too.
+constexpr size_t kWeightBytes = kSegmentKeys * sizeof(float);
+
 // scores[r][c] = q[r] . k[c] for B blocks of 16 keys; lanes are keys, so there are no horizontal sums. (Prefetching the
 // next keys or these values here was measured: it costs 8 % of decoding, the hardware does better alone.)
 template <int R, int B, bool kFloat>
@@ -40,53 +43,29 @@ void score_segment(uint8_t* const* blocks, int n_blocks, const uint8_t* q, int d
   for (; b < n_blocks; b++) score_blocks<R, 1, kFloat>(blocks + b, q, d, scale, scores + b * kLanes);
 }
 
-// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key], key after key; `fresh`: out is
-// not read. Other keys are not multiplied by zero but left out: they may be another sequence's leftovers, and NaN.
+// out[r][column : column + 16 * D] (+)= sum over keys [begin, end) of p[r][key] v[key]; `fresh`: out is not read. Other
+// keys are not multiplied by zero but left out: they may be another sequence's leftovers, and NaN. Of bf16 the two keys
+// of a pair are added together, so a row's keys may be cut at even ones only.
 template <int R, int D, bool kFloat>
-SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, bool fresh, const float* p, int d,
+SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, bool fresh, const uint8_t* p, int d,
                             size_t half_bytes, int column, float* out) {
+  constexpr int kKeys = kFloat ? 1 : 2;  // of a vector of values; its weights are 4 bytes
   F acc[R * D];
   SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++) acc[r * D + i] =
       fresh ? zero_f() : load(out + (size_t)r * d + column + i * kLanes);
-  if (!kFloat && begin % 2) {  // the second half of a pair
+  for (int key = begin & -kKeys; key < end; key += kKeys) {
     const uint8_t* v =
-        blocks[begin / kBlockTokens] + half_bytes + ((size_t)(begin % kBlockTokens) / 2 * d + column) * 4;
+        blocks[key / kBlockTokens] + half_bytes + ((size_t)(key % kBlockTokens) / kKeys * d + column) * 4;
+    const uint8_t* weights = p + (size_t)key / kKeys * 4;
+    const I seen = set1_i((key < begin ? (int32_t)0xffff0000 : -1) & (key + 1 < end ? -1 : 0xffff));
     SF_UNROLL for (int i = 0; i < D; i++) {
-      const F odd = unzip_odd(load_bytes(v + i * 64));
-      SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
-          fma(odd, set1(p[r * kSegmentKeys + begin]), acc[r * D + i]);
-    }
-    begin++;
-  }
-  const int whole = kFloat ? end : end & ~1;
-  for (int key = begin; key < whole; key += kFloat ? 1 : 2) {
-    const uint8_t* v = blocks[key / kBlockTokens] + half_bytes;
-    if (kFloat) {
-      v += ((size_t)(key % kBlockTokens) * d + column) * 4;
-      SF_UNROLL for (int i = 0; i < D; i++) {
-        const F value = load((const float*)v + i * kLanes);
-        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
-            fma(value, set1(p[r * kSegmentKeys + key]), acc[r * D + i]);
+      const I values = load_bytes(v + i * 64);
+      SF_UNROLL for (int r = 0; r < R; r++) {
+        const uint8_t* weight = weights + r * kWeightBytes;
+        F& sum = acc[r * D + i];
+        sum = kFloat ? fma(from_bits(values), set1(*(const float*)weight), sum)
+                     : dot2_bf16(sum, and_i(values, seen), weight);
       }
-    } else {
-      v += ((size_t)(key % kBlockTokens) / 2 * d + column) * 4;
-      SF_UNROLL for (int i = 0; i < D; i++) {
-        const I pair = load_bytes(v + i * 64);
-        const F even = unzip_even(pair), odd = unzip_odd(pair);
-        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
-            fma(even, set1(p[r * kSegmentKeys + key]), acc[r * D + i]);
-        SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
-            fma(odd, set1(p[r * kSegmentKeys + key + 1]), acc[r * D + i]);
-      }
-    }
-  }
-  if (whole < end) {  // the first half of a pair
-    const uint8_t* v =
-        blocks[whole / kBlockTokens] + half_bytes + ((size_t)(whole % kBlockTokens) / 2 * d + column) * 4;
-    SF_UNROLL for (int i = 0; i < D; i++) {
-      const F even = unzip_even(load_bytes(v + i * 64));
-      SF_UNROLL for (int r = 0; r < R; r++) acc[r * D + i] =
-          fma(even, set1(p[r * kSegmentKeys + whole]), acc[r * D + i]);
     }
   }
   SF_UNROLL for (int r = 0; r < R; r++) SF_UNROLL for (int i = 0; i < D; i++)
@@ -94,7 +73,7 @@ SF_INLINE void weigh_values(uint8_t* const* blocks, int begin, int end, bool fre
 }
 
 template <int R, bool kFloat>
-void weigh_segment(uint8_t* const* blocks, int begin, int end, bool fresh, const float* p, int d, size_t half_bytes,
+void weigh_segment(uint8_t* const* blocks, int begin, int end, bool fresh, const uint8_t* p, int d, size_t half_bytes,
                    float* out) {
   int c = 0;
   for (; c + SF_WEIGH_VECTORS * kLanes <= d; c += SF_WEIGH_VECTORS * kLanes)
@@ -105,7 +84,7 @@ void weigh_segment(uint8_t* const* blocks, int begin, int end, bool fresh, const
 constexpr int kRowsAtOnce = SF_ATTENTION_ROWS;
 
 using ScoreFunction = void (*)(uint8_t* const*, int, const uint8_t*, int, float, float*);
-using WeighFunction = void (*)(uint8_t* const*, int, int, bool, const float*, int, size_t, float*);
+using WeighFunction = void (*)(uint8_t* const*, int, int, bool, const uint8_t*, int, size_t, float*);
 #if SF_ATTENTION_ROWS == 6
 #define SF_EACH(name, flag) {name<1, flag>, name<2, flag>, name<3, flag>, name<4, flag>, name<5, flag>, name<6, flag>}
 #else
@@ -114,9 +93,17 @@ using WeighFunction = void (*)(uint8_t* const*, int, int, bool, const float*, in
 const ScoreFunction kScore[2][kRowsAtOnce] = {SF_EACH(score_segment, false), SF_EACH(score_segment, true)};
 const WeighFunction kWeigh[2][kRowsAtOnce] = {SF_EACH(weigh_segment, false), SF_EACH(weigh_segment, true)};
 
-// Scores of one row, keys [begin, n), to exp(s - m), in place. Returns m and l of the segment. NaN among the scores
-// makes l NaN.
-SF_INLINE void soften(float* s, int begin, int n, float* m, float* l) {
+// Weights of 16 keys from key c on, in the cache's type.
+SF_INLINE void put_weights(uint8_t* weights, int c, F p, bool is_float) {
+  if (is_float)
+    store((float*)weights + c, p);
+  else
+    store_bf16((uint16_t*)weights + c, p);
+}
+
+// Scores of one row, keys [begin, n), to weights exp(s - m); other keys beside them get 0. Returns m and l of the
+// segment, l being the sum of the weights before they are rounded. NaN among the scores makes l NaN.
+SF_INLINE void soften(const float* s, int begin, int n, bool is_float, uint8_t* weights, float* m, float* l) {
   const F nothing = set1(-__builtin_inff());
   const int cut = begin / kLanes * kLanes, whole = n / kLanes * kLanes;
   // Lanes of the vector at `cut` that are not seen are blended away; what follows are whole vectors and a rest.
@@ -129,32 +116,34 @@ SF_INLINE void soften(float* s, int begin, int n, float* m, float* l) {
   F sum = zero_f();
   if (from > cut) {
     sum = first(begin - cut, zero_f(), first(n - cut, exp_f(sub(load(s + cut), shift)), zero_f()));
-    store(s + cut, sum);
+    put_weights(weights, cut, sum, is_float);
   }
   for (int c = from; c < whole; c += kLanes) {
     const F p = exp_f(sub(load(s + c), shift));
     sum = add(sum, p);
-    store(s + c, p);
+    put_weights(weights, c, p, is_float);
   }
   if (rest) {
     const F p = first(rest, exp_f(sub(load(s + whole), shift)), zero_f());
     sum = add(sum, p);
-    store(s + whole, p);
+    put_weights(weights, whole, p, is_float);
   }
   *l = sum_lanes(sum);
 }
 
 struct AttentionScratch {
-  uint8_t* q;     // [rows][d] elements of the cache's type
-  float* scores;  // [rows][256]
-  float* total;   // [rows][d] merged so far
-  float* part;    // one segment's result
+  uint8_t* q;        // [rows][d] elements of the cache's type
+  float* scores;     // [rows][256]
+  uint8_t* weights;  // [rows][kWeightBytes]: of the cache's type
+  float* total;      // [rows][d] merged so far
+  float* part;       // one segment's result
 };
 
 SF_INLINE AttentionScratch carve(uint8_t* p, int d) {
   AttentionScratch s;
   s.q = p, p += (size_t)kMaxTileRows * d * 4;
   s.scores = (float*)p, p += (size_t)kMaxTileRows * kSegmentKeys * 4;
+  s.weights = p, p += (size_t)kMaxTileRows * kWeightBytes;
   s.total = (float*)p, p += (size_t)kMaxTileRows * d * 4;
   s.part = (float*)p;
   return s;
@@ -169,7 +158,7 @@ SF_INLINE void weigh(const AttentionScratch& s, uint8_t* const* blocks, int row,
                      bool fresh, int d, bool is_float, size_t half_bytes, float* part) {
   for (int r = row; r < row_end; r += kRowsAtOnce) {
     const int some = row_end - r < kRowsAtOnce ? row_end - r : kRowsAtOnce;
-    kWeigh[is_float][some - 1](blocks, begin, end, fresh, s.scores + r * kSegmentKeys, d, half_bytes,
+    kWeigh[is_float][some - 1](blocks, begin, end, fresh, s.weights + r * kWeightBytes, d, half_bytes,
                                part + (size_t)r * d);
   }
 }
@@ -207,18 +196,19 @@ void attend_segment(const AttentionArgs* a, int n_tokens, int position, const in
     const int visible = first_visible + r / group < keys ? first_visible + r / group : keys;
     const int hidden = unseen(a, position + r / group, begin, keys);
     if (visible > hidden)
-      soften(s.scores + r * kSegmentKeys, hidden, visible, part_m(part, rows, d) + r, part_l(part, rows, d) + r);
+      soften(s.scores + r * kSegmentKeys, hidden, visible, is_float, s.weights + r * kWeightBytes,
+             part_m(part, rows, d) + r, part_l(part, rows, d) + r);
   }
   // The keys that all rows see, before them token by token those that earlier rows see more, behind them those that
-  // later rows see more. A row's sum stays in key order.
+  // later rows see more. A row's sum stays in key order, and pairs of keys stay together.
   const bool all_equal = n_tokens == 1 || first_visible >= keys;
-  const int shared_begin = unseen(a, position + n_tokens - 1, begin, keys);
+  const int shared_begin = n_tokens == 1 ? low : (unseen(a, position + n_tokens - 1, begin, keys) + 1) & ~1;
   int shared = all_equal ? keys : first_visible > 0 ? first_visible & ~1 : 0;
   if (shared < shared_begin) shared = shared_begin;
   const bool ragged = low < shared_begin;
   if (ragged) {
     __builtin_memset(part, 0, (size_t)rows * d * 4);
-    for (int t = 0; t + 1 < n_tokens; t++) {
+    for (int t = 0; t < n_tokens; t++) {
       const int hidden = unseen(a, position + t, begin, keys);
       const int visible = first_visible + t < shared_begin ? first_visible + t : shared_begin;
       if (visible > hidden)

@@ -69,7 +69,7 @@ static inline size_t attention_part_floats(int rows, int head_dim) {
 
 // Queries, scores, merged and partial result.
 static inline size_t attention_scratch_bytes(int head_dim) {
-  return (size_t)kMaxTileRows * (head_dim * 8 + kSegmentKeys * 4) + attention_part_floats(kMaxTileRows, head_dim) * 4;
+  return (size_t)kMaxTileRows * (head_dim * 8 + kSegmentKeys * 8) + attention_part_floats(kMaxTileRows, head_dim) * 4;
 }
 
 struct KernelTable {

@@ -1,8 +1,7 @@
 """NumPy truth of every native operation: slow, plain, float64 where the kernels round only by order of summation.
 
-What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values or to bfloat16, q, k and v and
-weights of 16 bits to bfloat16. The
-tests compare every build of the kernels with this file.
+What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values or to bfloat16, q, k and v,
+attention's weights and weights of 16 bits to bfloat16. The tests compare every build of the kernels with this file.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ Float64 = npt.NDArray[np.float64]
 
 BLOCK = 32
 """Values that share a scale."""
+
+SEGMENT_KEYS = 256
+"""As `kSegmentKeys` of native/kernels/layout.h."""
 
 _ACTIVATIONS = {F32: "float32", F16: "bfloat16", BF16: "bfloat16"}
 """What weights of a type are multiplied with; the others see int8."""
@@ -89,20 +91,34 @@ def rotate(x: Float64, cos: Float32, sin: Float32, style: str) -> Float64:
     return out
 
 
-def attention(q: Float64, k: Float64, v: Float64, scale: float, *, window: int = 0, softcap: float = 0.0) -> Float64:
+def attention(
+    q: Float64, k: Float64, v: Float64, scale: float, *, window: int = 0, softcap: float = 0.0, bfloat16: bool = True
+) -> Float64:
     """One token's q [n_heads, d] over k and v [keys, n_kv_heads, d]; query head h reads KV head h // group.
 
-    The token is the last key's. With a window it sees the last `window` keys.
+    The token is the last key's. With a window it sees the last `window` keys. Weights meet values of `bfloat16` as
+    bfloat16, each relative to the largest of its segment of 256 keys; their sum is one of weights that are not rounded.
     """
-    k, v = k[-window:], v[-window:]
-    group = q.shape[0] // k.shape[1]
+    n, group = len(k), q.shape[0] // k.shape[1]
+    first = max(0, n - window) if window else 0
     out = np.empty_like(q)
     for h in range(q.shape[0]):
-        scores = k[:, h // group] @ q[h] * scale
+        scores = k[:, h // group] @ q[h]
+        if bfloat16:  # to which of them a weight is rounded depends on the last bits of a float32 score
+            scores = (scores.astype(np.float32) * np.float32(scale)).astype(np.float64)
+        else:
+            scores = scores * scale
         if softcap:
             scores = np.tanh(scores / softcap) * softcap
-        p = np.exp(scores - scores.max())
-        out[h] = p @ v[:, h // group] / p.sum()
+        top, total, weighed = scores[first:].max(), 0.0, np.zeros(q.shape[1])
+        for begin in range(first // SEGMENT_KEYS * SEGMENT_KEYS, n, SEGMENT_KEYS):
+            keys = slice(max(begin, first), begin + SEGMENT_KEYS)
+            highest = scores[keys].max()
+            p = np.exp(scores[keys] - highest)
+            share = np.exp(highest - top)
+            total += share * p.sum()
+            weighed += share * ((to_bfloat16(p) if bfloat16 else p) @ v[keys, h // group])
+        out[h] = weighed / total
     return out
 
 
@@ -144,6 +160,8 @@ class ReferenceProgram:
     v: Float64 = field(default_factory=lambda: np.zeros((0, 0, 0)))
     a: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     h: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    bfloat16: bool = True
+    """The type of the KV cache."""
 
     def embed(self, table: Matrix, token_ids: Sequence[int]) -> None:
         self.x = dequantize(table)[np.asarray(token_ids)]
@@ -161,17 +179,21 @@ class ReferenceProgram:
         *,
         bfloat16: bool = True,
     ) -> None:
-        """Tokens are at positions 0, 1, ...; `bfloat16` is the type of the KV cache."""
+        """Tokens are at positions 0, 1, ..."""
         tokens = len(self.x)
         y = w(rms_norm(self.x, norm, eps)).astype(np.float32).astype(np.float64)
         y = y.reshape(tokens, n_heads + 2 * n_kv_heads, -1)
         q, k, self.v = np.split(y, [n_heads, n_heads + n_kv_heads], axis=1)
         self.q, self.k = (rotate(t, cos[:tokens], sin[:tokens], style) for t in (q, k))
+        self.bfloat16 = bfloat16
         if bfloat16:
             self.q, self.k, self.v = (to_bfloat16(t).astype(np.float64) for t in (self.q, self.k, self.v))
 
     def attention(self, scale: float) -> None:
-        rows = [attention(self.q[t], self.k[: t + 1], self.v[: t + 1], scale) for t in range(len(self.q))]
+        rows = [
+            attention(self.q[t], self.k[: t + 1], self.v[: t + 1], scale, bfloat16=self.bfloat16)
+            for t in range(len(self.q))
+        ]
         self.a = np.stack(rows).reshape(len(rows), -1).astype(np.float32)
 
     def proj_residual(self, w: ReferenceMatrix) -> None:

@@ -86,7 +86,7 @@ def test_attention_matches(pool: ThreadPool, heads: int, kv_heads: int, d: int, 
     np.testing.assert_array_equal(keys, k[48:64, kv_heads - 1])
     np.testing.assert_array_equal(values, v[48:64, kv_heads - 1])
     for t in [*range(0, 40), *range(250, 262), *range(508, 516), 599]:
-        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale).ravel()
+        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, bfloat16=dtype == "bfloat16").ravel()
         error = np.linalg.norm(got[t] - want) / max(np.linalg.norm(want), 1e-3)
         assert error < 1e-5, (t, error)
 
@@ -125,7 +125,9 @@ def test_windows(isa: str, window: int, heads: int, kv_heads: int, dtype: str) -
     q, k, v = case.qkv(ids)
     got = results[0].astype(np.float64) - case.table[ids]
     for t in [*range(0, 40), *range(250, 300), *range(500, 560), 789]:
-        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, window=window).ravel()
+        want = reference.attention(
+            q[t], k[: t + 1], v[: t + 1], case.scale, window=window, bfloat16=dtype == "bfloat16"
+        ).ravel()
         assert np.linalg.norm(got[t] - want) / max(np.linalg.norm(want), 1e-3) < 1e-5, t
 
 
@@ -178,7 +180,7 @@ def test_capped_scores(pool: ThreadPool) -> None:
     got = forward(program, ids, 0, np.arange(50, dtype=np.int32)).astype(np.float64) - case.table[ids]
     q, k, v = case.qkv(ids)
     for t in (0, 1, 17, 254, 289):
-        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, softcap=2.5).ravel()
+        want = reference.attention(q[t], k[: t + 1], v[: t + 1], case.scale, softcap=2.5, bfloat16=False).ravel()
         assert np.linalg.norm(got[t] - want) / max(np.linalg.norm(want), 1e-3) < 1e-5
 
 
