@@ -23,6 +23,7 @@ class Step:
     rows: list[Grant]
     releases: list[BlockTable] = field(default_factory=list)
     copies: list[tuple[BlockId, BlockId]] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)
 
 
 class Server:
