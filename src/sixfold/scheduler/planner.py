@@ -167,7 +167,7 @@ class Planner:
                 if not self._find_block(draft, sequence):
                     continue
                 draft.n_blocks_left -= 1
-            rows.append(Row(table, start, start + 1, sequence=sequence))
+            rows.append(Row(table, start, sequence.n_known, sequence=sequence))
         draft.n_tokens_left -= len(rows) - n_rows_before
         return later
 

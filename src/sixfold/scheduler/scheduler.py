@@ -446,7 +446,8 @@ class Scheduler:
                     # The limit is reached with the token behind the target.
                     may_end = end >= sequence.target or token_id in sequence.stop_ids
                     finish = end_after(sequence, token_id) if may_end else None
-                    deltas.append(token_delta(sequence, token_id, logprobs.get(index), finish))
+                    scores = logprobs.get(index) if logprobs else None
+                    deltas.append(token_delta(sequence, token_id, scores, finish))
                     if finish is not None:
                         self._close(sequence, finish.reason)
                 elif not sequence.limit and end == sequence.n_prompt:
