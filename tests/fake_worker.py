@@ -168,8 +168,8 @@ class FakeWorker:
     def _set_tables(self, plan: StepPlan) -> None:
         assert sum(plan.table_counts) == len(plan.table_blocks)
         at = 0
-        for slot, start, count in zip(plan.slots, plan.table_starts, plan.table_counts, strict=True):
-            table = self.slots[slot].table
+        for row, start, count in zip(plan.table_rows, plan.table_starts, plan.table_counts, strict=True):
+            table = self.slots[plan.slots[row]].table
             assert start == len(table), "a delta continues the table"
             table += plan.table_blocks[at : at + count]
             at += count

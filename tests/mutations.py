@@ -46,9 +46,9 @@ def frees_blocks_a_step_early(patch: pytest.MonkeyPatch) -> None:
     release = Scheduler._pass_fence
 
     def early(self: Scheduler, sequence: Any) -> None:
-        n, sequence.n_steps_in_flight = sequence.n_steps_in_flight, 0
+        fence, sequence.last_step = sequence.last_step, -1
         release(self, sequence)
-        sequence.n_steps_in_flight = n
+        sequence.last_step = fence
 
     patch.setattr(Scheduler, "_pass_fence", early)
 
@@ -370,7 +370,7 @@ def frees_slots_before_the_fence(patch: pytest.MonkeyPatch) -> None:
     close = Scheduler._close
 
     def early(self: Scheduler, sequence: Any, reason: Any) -> None:
-        if sequence.slot >= 0 and sequence.n_steps_in_flight:
+        if sequence.slot >= 0 and sequence.last_step >= self._n_committed:
             self._slots.free(sequence.slot, sequence.generation)
             sequence.slot = -1
         close(self, sequence, reason)

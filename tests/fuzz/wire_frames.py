@@ -16,7 +16,7 @@ from tests.fuzz.mutations import damage
 from sixfold.errors import ProtocolError
 from sixfold.executor.scripted import ScriptedBackend
 from sixfold.executor.step_arrays import StepArrays
-from sixfold.executor.wire import decode_result, decode_step, encode, pack
+from sixfold.executor.wire import Packer, decode_result, decode_step, encode
 from sixfold.executor.worker import Worker
 from sixfold.messages import (
     Abort,
@@ -66,6 +66,7 @@ _STEP = StepPlan(
     starts=[0],
     counts=[3],
     flags=[1],
+    table_rows=[0],
     table_starts=[0],
     table_counts=[1],
     table_blocks=[1],
@@ -106,7 +107,7 @@ BODIES = [
             ),
         ),
     ),
-    encode(pack(_STEP)),
+    encode(Packer().pack(_STEP)),
 ]
 _STREAM = b"".join(frame(i % 5, body, seq=i, sender=7, epoch=1) for i, body in enumerate(BODIES))
 _NUMBERS = (0, 1, 127, 128, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, -1, -(1 << 31))
@@ -131,8 +132,8 @@ def case(rng: Random) -> Case:
             data = data[:at] + rng.choice(_HEADS) + data[at:]
         data = damage(data, rng, len(data))
     else:
-        packed = pack(_STEP)
-        for name in rng.sample(("columns", "table_blocks", "copies", "frees"), rng.randint(1, 2)):
+        packed = Packer().pack(_STEP)
+        for name in rng.sample(("columns", "tables", "table_blocks", "copies", "frees"), rng.randint(1, 2)):
             setattr(packed, name, _renumbered(getattr(packed, name), rng))
         packed.n_rows = rng.choice((1, 1, 1, 0, 2, -1, 1 << 31))
         packed.admits = [] if rng.random() < 0.1 else packed.admits

@@ -28,6 +28,7 @@ class Step:
     rows: list[Grant]
     releases: list[BlockTable] = field(default_factory=list)
     copies: list[tuple[BlockId, BlockId]] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -113,8 +114,10 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         model.tokens.append(token)
         row = Grant(model.table, start, start + 1)
-        self.kv.reserve(Step([row]))
-        assert len(model.table.blocks) - row.first_new == (start % BLOCK_SIZE == 0)
+        step = Step([row])
+        self.kv.reserve(step)
+        assert step.grown == ([0] if start % BLOCK_SIZE == 0 else [])
+        assert not step.grown or row.first_new == len(model.table.blocks) - 1
         self.write(model, start + 1)
 
     @rule(first_slot=st.integers(0, 2))

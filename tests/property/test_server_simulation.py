@@ -12,7 +12,7 @@ import pytest
 from tests.mutations import MUTATIONS, RARE, Mutation, hunt
 from tests.server_simulation import run_seed
 
-SEEDS = range(1, 401)
+SEEDS = range(401, 801)
 MUTATION_SEEDS = 300
 REGRESSIONS: list[int] = [1006, 3843]
 """Seeds that once broke a promise."""

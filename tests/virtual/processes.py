@@ -239,7 +239,7 @@ class WorkerProcess:
 
 def _plan(step: StepArrays) -> StepPlan:
     names = ("slots", "generations", "incarnations", "starts", "counts", "flags")
-    tables = ("table_starts", "table_counts", "table_blocks")
+    tables = ("table_rows", "table_starts", "table_counts", "table_blocks")
     return StepPlan(
         engine_epoch=step.engine_epoch,
         step_id=step.step_id,

@@ -324,7 +324,7 @@ class EngineServer:
             peer = owners.get(delta.uid)
             if peer is None:
                 continue
-            if delta.uid == on_trial:
+            if on_trial is not None and delta.uid == on_trial:
                 self._quarantine.passed(on_trial)
             peer.outbox.append(delta)
             if delta.finish is not None:

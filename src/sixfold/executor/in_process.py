@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from sixfold.executor.step_arrays import StepArrays
-from sixfold.executor.wire import pack
+from sixfold.executor.wire import Packer
 from sixfold.executor.worker import Worker
 from sixfold.messages import StepPlan, StepResult, WorkerFacts
 
@@ -21,6 +21,7 @@ class InProcessExecutor:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self._pack = Packer().pack
         self._results: deque[StepResult] = deque()
 
     @property
@@ -28,7 +29,7 @@ class InProcessExecutor:
         return self._worker.facts
 
     def submit(self, plan: StepPlan) -> None:
-        self._results.append(self._worker.execute(StepArrays.unpack(pack(plan))))
+        self._results.append(self._worker.execute(StepArrays.unpack(self._pack(plan))))
 
     def collect(self) -> StepResult:
         return self._results.popleft()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from sixfold.errors import EngineDead
-from sixfold.executor.wire import decode_result, encode, pack
+from sixfold.executor.wire import Packer, decode_result, encode
 from sixfold.messages import StepPlan, StepResult, WorkerFacts
 from sixfold.transport import codecs, connect, expect
 
@@ -31,6 +31,7 @@ class RemoteExecutor:
     def __init__(self, path: str, *, epoch: int, config_digest: str) -> None:
         self.control = connect(path)
         self.steps = connect(path)
+        self._pack = Packer().pack
         self._results: deque[StepResult] = deque()
         try:
             for channel, role in ((self.control, "worker-control"), (self.steps, "worker-steps")):
@@ -49,7 +50,7 @@ class RemoteExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         try:
-            self.steps.send(codecs.STEP, encode(pack(plan)))
+            self.steps.send(codecs.STEP, encode(self._pack(plan)))
         except OSError as e:
             raise EngineDead("the worker process is gone") from e
 

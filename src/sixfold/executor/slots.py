@@ -73,17 +73,15 @@ class Slots:
             ProtocolError: entries beyond a table, or blocks that there are not.
         """
         self._check_blocks(step.copies, step.step_id)
-        if not len(step.table_blocks):
-            return
         self._check_blocks(step.table_blocks, step.step_id)
-        if step.table_counts.min() < 0 or int(step.table_counts.sum(dtype=np.int64)) != len(step.table_blocks):
+        rows, starts, counts = step.table_rows.tolist(), step.table_starts.tolist(), step.table_counts.tolist()
+        if sum(counts) != len(step.table_blocks):
             raise ProtocolError(f"step {step.step_id} has not as many table entries as it says")
         at = 0
-        for i in np.flatnonzero(step.table_counts):
-            n, start = int(step.table_counts[i]), int(step.table_starts[i])
-            if not 0 <= start <= self.block_table.shape[1] - n:
+        for row, start, n in zip(rows, starts, counts, strict=True):
+            if not 0 <= row < step.n_rows or n < 0 or not 0 <= start <= self.block_table.shape[1] - n:
                 raise ProtocolError(f"step {step.step_id} has entries beyond a slot's block table")
-            self.block_table[step.slots[i], start : start + n] = step.table_blocks[at : at + n]
+            self.block_table[step.slots[row], start : start + n] = step.table_blocks[at : at + n]
             at += n
 
     def _check_blocks(self, blocks: Int32, step_id: int) -> None:

@@ -23,13 +23,15 @@ class StepArrays:
     engine_epoch: int
     step_id: int
     columns: Int32
-    """[8, rows] All columns, as `wire.py` orders them."""
+    """[6, rows] All columns, as `wire.py` orders them."""
     slots: Int32
     generations: Int32
     incarnations: Int32
     starts: Int32
     counts: Int32
     flags: Int32
+    table_rows: Int32
+    """[growths]; so are the next two."""
     table_starts: Int32
     table_counts: Int32
     table_blocks: Int32
@@ -45,7 +47,8 @@ class StepArrays:
         """Raises: ProtocolError: sizes do not agree."""
         try:
             columns = np.frombuffer(packed.columns, np.int32).reshape(N_COLUMNS, packed.n_rows)
-            slots, generations, incarnations, starts, counts, flags, table_starts, table_counts = columns
+            slots, generations, incarnations, starts, counts, flags = columns
+            table_rows, table_starts, table_counts = np.frombuffer(packed.tables, np.int32).reshape(3, -1)
             return cls(
                 engine_epoch=packed.engine_epoch,
                 step_id=packed.step_id,
@@ -56,6 +59,7 @@ class StepArrays:
                 starts=starts,
                 counts=counts,
                 flags=flags,
+                table_rows=table_rows,
                 table_starts=table_starts,
                 table_counts=table_counts,
                 table_blocks=np.frombuffer(packed.table_blocks, np.int32),

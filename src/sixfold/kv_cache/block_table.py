@@ -63,7 +63,8 @@ class Grant(msgspec.Struct):
     prefix: Prefix | None = None
     """Given when this grant opens the table."""
     first_new: int = 0
-    """Filled in by `reserve`: index in `table.blocks` of the first block that the worker has not been told of."""
+    """Filled in by `reserve` where the table has grown: index in `table.blocks` of the first block that the worker has
+    not been told of."""
 
 
 class StepBlocks(Protocol):
@@ -71,6 +72,8 @@ class StepBlocks(Protocol):
 
     copies: list[tuple[BlockId, BlockId]]
     """Filled in by `reserve`: (source, destination), to be copied before any row writes."""
+    grown: list[int]
+    """Filled in by `reserve`: indices of the rows whose tables are new or have grown."""
 
     @property
     def rows(self) -> Sequence[Grant]: ...

@@ -23,10 +23,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import zlib
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
 
 from sixfold.messages import BlockId
 
@@ -34,13 +35,13 @@ __all__ = ["OWNER_BYTES", "Journal", "Sealed", "owner_of"]
 
 OWNER_BYTES = 32
 _NODE = struct.Struct("Q")  # in the machine's order: written by one store
-_CRC = struct.Struct("<I")
 _VERSION = b"1"
 NO_SALT = bytes(32)
 
 
-class Sealed(NamedTuple):
-    """What a block holds, and where it hangs in the tree of prefixes."""
+class Sealed(msgspec.Struct, frozen=True, gc=False):
+    """What a block holds, and where it hangs in the tree of prefixes. There is one for every block that is retained:
+    Python need not search them for garbage."""
 
     digest: bytes
     """Of everything up to the block's end."""
@@ -68,10 +69,9 @@ class Journal:
     """
 
     def __init__(self, memory: memoryview, num_blocks: int, block_size: int) -> None:
-        self._body = struct.Struct(f"<Q16s32s{4 * block_size}s")
         self._stride = _stride(block_size)
-        self._record = struct.Struct(f"<Q{self._body.size}sI")
-        self._crc_at = 8 + self._body.size
+        self._content = struct.Struct(_content(block_size))
+        self._record = struct.Struct(_content(block_size) + "I")
         self._memory = memory
 
     @staticmethod
@@ -96,13 +96,11 @@ class Journal:
     def write(self, block: BlockId, sealed: Sealed) -> None:
         """The block's content is in memory and final."""
         at = OWNER_BYTES + block * self._stride
-        digest, content, parent, node = sealed
-        if isinstance(parent, bytes):
-            body = self._body.pack(0, digest, parent, content)
-        else:
-            body = self._body.pack(parent, digest, NO_SALT, content)
+        digest, content, parent, node = sealed.digest, sealed.content, sealed.parent, sealed.node
+        above, salt = (0, parent) if isinstance(parent, bytes) else (parent, NO_SALT)
+        crc = crc32(self._content.pack(node, above, digest, salt, content), block)
         # In the order of the addresses: the record loses its node before anything else.
-        self._record.pack_into(self._memory, at, 0, body, _crc(block, node, body))
+        self._record.pack_into(self._memory, at, 0, above, digest, salt, content, crc)
         _NODE.pack_into(self._memory, at, node)
 
     def clear(self, block: BlockId) -> None:
@@ -111,15 +109,15 @@ class Journal:
 
     def read(self) -> Iterator[tuple[BlockId, Sealed | None]]:
         """Every block that has a record; None: it is not whole."""
-        memory, crc_at = self._memory, self._crc_at
+        memory, crc_at = self._memory, self._content.size
         for block, node in enumerate(self._nodes().tolist()):
             if not node:
                 continue
             at = OWNER_BYTES + block * self._stride
-            if _CRC.unpack_from(memory, at + crc_at)[0] != _crc(block, node, memory[at + 8 : at + crc_at]):
+            _, parent, digest, salt, content, crc = self._record.unpack_from(memory, at)
+            if crc != crc32(memory[at : at + crc_at], block):
                 yield BlockId(block), None
             else:
-                parent, digest, salt, content = self._body.unpack_from(memory, at + 8)
                 yield BlockId(block), Sealed(digest, content, parent or salt, node)
 
     def _nodes(self) -> memoryview:
@@ -127,11 +125,10 @@ class Journal:
         return self._memory.cast("Q")[OWNER_BYTES // 8 :: self._stride // 8]
 
 
-def _crc(block: int, node: int, body: bytes | memoryview) -> int:
-    """Of a record that holds `node` and `body`."""
-    return zlib.crc32(body, zlib.crc32(_NODE.pack(node), block))
+def _content(block_size: int) -> str:
+    """Format of a record without its checksum, in the machine's order."""
+    return f"=QQ16s32s{4 * block_size}s"
 
 
 def _stride(block_size: int) -> int:
-    n_bytes = 8 + struct.calcsize(f"<Q16s32s{4 * block_size}sI")
-    return -(-n_bytes // 8) * 8
+    return -(-struct.calcsize(_content(block_size) + "I") // 8) * 8

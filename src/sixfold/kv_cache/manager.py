@@ -149,7 +149,7 @@ class KVCacheManager:
     # ---- doing ------------------------------------------------------------------------------------------------------
 
     def reserve(self, plan: StepBlocks) -> None:
-        """Hold the blocks of a step. Fills in `plan.copies` and each row's `first_new`.
+        """Hold the blocks of a step. Fills in `plan.copies`, `plan.grown` and `first_new` of the rows in it.
 
         Cannot fail for lack of blocks: the plan was made against `n_available` and `plan_release`.
         """
@@ -160,17 +160,13 @@ class KVCacheManager:
                 self._open_table(row.table, row.prefix)
         # Only now: taking evicts idle blocks, and the shared ones above must not be among them.
         refs, block_size = self._pool.refs, self.block_size
-        for row in plan.rows:
+        for index, row in enumerate(plan.rows):
             blocks = row.table.blocks
-            row.first_new = len(blocks)
-            if len(blocks) * block_size < row.end:
-                self._extend(row)
+            if len(blocks) * block_size < row.end:  # also of every row that opens its table: it writes past its prefix
+                plan.grown.append(index)
+                self._extend(row, plan.copies)
             # The first block written decides: those behind it were never shared, for only full blocks are.
             assert refs[blocks[row.start // block_size]] == 1, "a step would write a shared block"
-            if row.prefix is not None:
-                row.first_new = 0
-                if row.prefix.copy_from is not None:
-                    plan.copies.append((row.prefix.copy_from, row.table.blocks[len(row.prefix.blocks)]))
 
     def seal(self, table: BlockTable, n_tokens: int) -> None:
         """Positions [0, n_tokens) of the table are computed and in memory: its full blocks can be found from now on."""
@@ -225,13 +221,16 @@ class KVCacheManager:
         table.seals = self.enable_prefix_caching
         self._open.add(table)
 
-    def _extend(self, row: Grant) -> None:
-        """Take blocks until the row's table covers [0, end)."""
-        blocks = row.table.blocks
+    def _extend(self, row: Grant, copies: list[tuple[BlockId, BlockId]]) -> None:
+        """Take blocks until the row's table covers [0, end). What a fork copies goes to the first of them."""
+        blocks, prefix = row.table.blocks, row.prefix
+        row.first_new = len(blocks) if prefix is None else 0
         while len(blocks) * self.block_size < row.end:
             block = self._pool.take()
             self._index.forget(block)
             blocks.append(block)
+        if prefix is not None and prefix.copy_from is not None:
+            copies.append((prefix.copy_from, blocks[len(prefix.blocks)]))
 
     def block_map(self, holders: Iterable[tuple[int, BlockTable]]) -> tuple[int, bytes]:
         """The pool as a picture: see `BlockMap.look`."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import structs
+
 from sixfold.kv_cache.journal import Journal, Sealed
 from sixfold.kv_cache.token_chain import BlockName, Digest, TokenChain, block_digest, root_digest
 from sixfold.messages import BlockId
@@ -115,7 +117,7 @@ class PrefixIndex:
                 continue
             name = block_digest(digest, above, sealed.content)
             if name != sealed.digest:  # a shorter one was filled up
-                sealed = sealed._replace(digest=sealed.digest[: len(name)])
+                sealed = structs.replace(sealed, digest=sealed.digest[: len(name)])
             if name != sealed.digest or name in self._by_digest or sealed.node in digests:
                 n_rejected += 1
                 continue

@@ -24,8 +24,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """For `error`: one sentence for the user."""
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """New tokens of one choice."""
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """New tokens of one choice. Nothing that it refers to refers to it: Python need not search it for garbage."""
 
     uid: RequestId
     choice: int

@@ -79,11 +79,13 @@ class StepPlan(msgspec.Struct, kw_only=True):
     starts: list[int] = []
     counts: list[int] = []
     flags: list[int] = []
+    table_rows: list[int] = []
+    """[growths] Which rows' block tables have grown: few, since a block lasts for many steps."""
     table_starts: list[int] = []
-    """[rows] Index in the row's block table from which `table_counts[i]` entries of `table_blocks` are set."""
+    """[growths] Index in the row's block table from which `table_counts[i]` entries of `table_blocks` are set."""
     table_counts: list[int] = []
     table_blocks: list[int] = []
-    """[sum(table_counts)] Block ids, rows one after another."""
+    """[sum(table_counts)] Block ids, one table's after another's."""
 
     @property
     def n_rows(self) -> int:

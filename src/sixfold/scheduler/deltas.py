@@ -39,6 +39,14 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
     """The newest token, already appended to the sequence."""
     request = sequence.request
     first_index = len(sequence.token_ids) - sequence.n_prompt - 1
+    if sequence.has_spoken and logprobs is None and finish is None:  # most are: a default is not sent
+        return TokenDelta(
+            uid=request.uid,
+            choice=sequence.choice,
+            attempt=request.attempt,
+            first_index=first_index,
+            token_ids=[token_id],
+        )
     prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     return TokenDelta(
         uid=request.uid,

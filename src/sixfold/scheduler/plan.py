@@ -37,4 +37,6 @@ class Plan:
     releases: list[BlockTable] = field(default_factory=list)
     """Tables of the former."""
     copies: list[tuple[BlockId, BlockId]] = field(default_factory=list)
-    """Filled in by `KVCacheManager.reserve`."""
+    """Filled in by `KVCacheManager.reserve`, and so is `grown`."""
+    grown: list[int] = field(default_factory=list)
+    """Indices of the rows whose block tables are new or have grown."""

@@ -71,8 +71,9 @@ def _grammar_chars(sequence: Sequence) -> int:
 class _Draft:
     """A plan in the making, with what is left to give away."""
 
-    def __init__(self, step_id: int, n_tokens: int, n_blocks: int) -> None:
+    def __init__(self, step_id: int, n_committed: int, n_tokens: int, n_blocks: int) -> None:
         self.plan = Plan(step_id)
+        self.n_committed = n_committed
         self.n_tokens_left = n_tokens
         self.n_scored_left = MAX_SCORED_TOKENS
         self.n_grammar_left = MAX_GRAMMAR_CHARS
@@ -115,8 +116,12 @@ class Planner:
         self.waits_for = Reason.STEP
         """Why the latest plan leaves somebody in the queue, if it does."""
 
-    def plan(self, step_id: int) -> Plan | None:
-        """The next step; None when no row can run now."""
+    def plan(self, step_id: int, n_committed: int) -> Plan | None:
+        """The next step; None when no row can run now.
+
+        Args:
+            n_committed: steps from this one on are outstanding.
+        """
         self.waits_for = Reason.STEP
         decode: list[Sequence] = []
         prefill: list[Sequence] = []
@@ -126,7 +131,7 @@ class Planner:
                 decode.append(sequence)
             elif n_pending:
                 prefill.append(sequence)
-        draft = _Draft(step_id, self._max_tokens, self._kv.n_available)
+        draft = _Draft(step_id, n_committed, self._max_tokens, self._kv.n_available)
         floor = self._prefill_floor(step_id) if prefill or self._n_places() else 0
         decode_later = self._serve_decode(draft, decode, self._max_tokens - floor)
         self._serve_prefill(draft, prefill)
@@ -162,7 +167,7 @@ class Planner:
                 if not self._find_block(draft, sequence):
                     continue
                 draft.n_blocks_left -= 1
-            rows.append(Row(table, start, start + 1, sequence=sequence))
+            rows.append(Row(table, start, sequence.n_known, sequence=sequence))
         draft.n_tokens_left -= len(rows) - n_rows_before
         return later
 
@@ -314,7 +319,7 @@ class Planner:
         for victim in victims:
             draft.plan.preempted.append(victim)
             leaving.append(victim.table)
-            if not victim.n_steps_in_flight:
+            if victim.last_step < draft.n_committed:
                 releases.append(victim.table)
         n_freed_now = self._kv.plan_release(releases) - n_now
         draft.n_blocks_left += n_freed_now

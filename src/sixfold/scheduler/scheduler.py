@@ -123,6 +123,8 @@ class Scheduler:
         """Ends of replayed choices that had nothing left to do; `expire` hands them out."""
         self._next_serial = 0
         self._next_step_id = 0
+        self._n_committed = 0
+        """Steps that are not outstanding any more: id of the oldest one that is, or will be."""
         self._next_turn = 0
         self._n_open = 0
         """Choices that have not ended."""
@@ -313,7 +315,7 @@ class Scheduler:
         """Decide the next step; changes nothing. None when nothing can run now, or enough steps are outstanding."""
         if len(self._outstanding) >= self._pipeline_depth:
             return None
-        plan = self._planner.plan(self._next_step_id)
+        plan = self._planner.plan(self._next_step_id, self._n_committed)
         if plan is None:
             self._tell_reason()
         if plan is None and self._slots.has_unannounced and not self._outstanding:
@@ -323,7 +325,7 @@ class Scheduler:
     def launch(self, plan: Plan, now_s: float = 0.0) -> StepPlan:
         """Act on a plan whose blocks were reserved; the returned message is for the worker, and must be sent."""
         assert plan.step_id == self._next_step_id, "a plan is launched before the next one is made"
-        self._next_step_id += 1
+        step_id, self._next_step_id = plan.step_id, plan.step_id + 1
         for sequence in plan.preempted:
             self._counters.preemptions += 1
             self._running.remove(sequence)
@@ -333,7 +335,7 @@ class Scheduler:
             self._pass_fence(sequence)
         step = StepPlan(
             engine_epoch=self._engine_epoch,
-            step_id=plan.step_id,
+            step_id=step_id,
             frees=self._slots.announce(),
             copies=list(plan.copies),
         )
@@ -345,7 +347,7 @@ class Scheduler:
                 self._admit(row, now_s)
                 step.admits.append(slot_admit(sequence))
                 if row.fork_parent is not None:
-                    row.fork_parent.n_steps_in_flight += 1
+                    row.fork_parent.last_step = step_id
                     fork_parents.append(row.fork_parent)
             # From here on the row's tokens count as computed, and the one that it draws as known.
             if end == sequence.n_known and sequence.limit:
@@ -353,7 +355,7 @@ class Scheduler:
                 if end < sequence.target:
                     sequence.n_known = end + 1
             sequence.n_planned = end
-            sequence.n_steps_in_flight += 1
+            sequence.last_step = step_id
             sequence.last_turn = turn
             turn += 1
             if row.start < sequence.n_prompt:
@@ -361,7 +363,7 @@ class Scheduler:
             elif end == row.start + 1:
                 n_decode += 1
         self._next_turn = turn
-        sequences = write_rows(step, plan.rows, self._outstanding[-1] if self._outstanding else None)
+        sequences = write_rows(step, plan, self._outstanding[-1] if self._outstanding else None)
         self._chronicle.launched(step, plan.rows)
         self._tell_reason()
         counters = self._counters
@@ -414,28 +416,28 @@ class Scheduler:
         oldest = self._outstanding[0] if self._outstanding else None
         launched = check_result(result, oldest, self._engine_epoch)
         self._outstanding.popleft()
+        self._n_committed += 1
         n_open_before = self._n_open
         deltas: list[TokenDelta] = []
         running, preempting = State.RUNNING, State.PREEMPTING  # looking up a member is slow in Python 3.11
-        status, token_ids, logprobs = result.status, result.token_ids, result.logprobs
-        ok, block_size, n_drawn = RowStatus.OK, self._kv.block_size, 0
+        token_ids, logprobs = result.token_ids, result.logprobs
+        ok, sample, block_size, n_drawn = RowStatus.OK, SAMPLE, self._kv.block_size, 0
         for index, row in enumerate(launched.rows):
-            sequence, end = row.sequence, row.end
-            sequence.n_steps_in_flight -= 1
-            if status[index] != ok:
+            sequence, end, status = row.sequence, row.end, result.status[index]
+            if status != ok:
                 # Whatever these blocks hold, nobody else shall reuse it.
                 self._kv.distrust(row.table)
             if sequence.state is not running and sequence.state is not preempting:
                 self._counters.wasted_rows += 1
-            elif status[index] != ok:
-                self._finish(sequence, fault(status[index]), deltas)
+            elif status != ok:
+                self._finish(sequence, fault(status), deltas)
             else:
                 sequence.n_computed = end
                 if sequence.prompt_logprobs is not None:
                     sequence.prompt_logprobs += scored_prompt(result, index, row)
                 if end // block_size > len(row.table.nodes):
                     self._kv.seal(row.table, end)
-                if row.flags & SAMPLE:
+                if row.flags & sample:
                     n_drawn += 1
                     token_id = token_ids[index]
                     if token_id < 0:
@@ -444,7 +446,8 @@ class Scheduler:
                     # The limit is reached with the token behind the target.
                     may_end = end >= sequence.target or token_id in sequence.stop_ids
                     finish = end_after(sequence, token_id) if may_end else None
-                    deltas.append(token_delta(sequence, token_id, logprobs.get(index), finish))
+                    scores = logprobs.get(index) if logprobs else None
+                    deltas.append(token_delta(sequence, token_id, scores, finish))
                     if finish is not None:
                         self._close(sequence, finish.reason)
                 elif not sequence.limit and end == sequence.n_prompt:
@@ -453,7 +456,6 @@ class Scheduler:
                 self._pass_fence(sequence)
         self._counters.generated_tokens += n_drawn
         for parent in launched.fork_parents:
-            parent.n_steps_in_flight -= 1
             self._pass_fence(parent)
         self._pace.record(now_s, n_open_before - self._n_open, is_busy=len(self._queue) > 0)
         return deltas
@@ -496,7 +498,7 @@ class Scheduler:
 
     def _pass_fence(self, sequence: Sequence) -> None:
         """Where no outstanding step refers to a leaving sequence any more, take back what it holds."""
-        if sequence.n_steps_in_flight or sequence not in self._draining:
+        if sequence.last_step >= self._n_committed or sequence not in self._draining:
             return
         self._draining.remove(sequence)
         if sequence.table.is_open:

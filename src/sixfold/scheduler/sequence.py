@@ -5,8 +5,8 @@ Its states:
     HELD --leader's prompt launched--> WAITING --launch--> RUNNING --preempted--> PREEMPTING --fence--> WAITING
                                                                 `--ended--> CLOSING --fence--> CLOSED
 
-The *fence* of a sequence is the commit of the last outstanding step that refers to it; blocks and slot are given back
-there and nowhere else. Without an outstanding step PREEMPTING and CLOSING are passed through at once.
+The *fence* of a sequence is the commit of the newest step that refers to it; blocks and slot are given back there and
+nowhere else. Where that is behind it already, PREEMPTING and CLOSING are passed through at once.
 
 How far a sequence is, in positions:
 
@@ -91,6 +91,7 @@ class Sequence:
         "has_spoken",
         "incarnation",
         "key",
+        "last_step",
         "last_turn",
         "limit",
         "n_cached",
@@ -98,7 +99,6 @@ class Sequence:
         "n_known",
         "n_planned",
         "n_prompt",
-        "n_steps_in_flight",
         "prompt_logprobs",
         "rank",
         "request",
@@ -138,8 +138,8 @@ class Sequence:
         self.n_computed = 0
         self.n_planned = 0
         self.n_known = min(len(token_ids), self.target)
-        self.n_steps_in_flight = 0
-        """Outstanding steps that read or write this sequence's blocks."""
+        self.last_step = -1
+        """Id of the newest step that reads or writes this sequence's blocks: its fence."""
         self.last_turn = -1
         """Number of its newest row, counted over all rows of the engine: who has the smallest waits longest."""
 

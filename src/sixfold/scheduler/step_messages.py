@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sixfold.errors import ProtocolError
 from sixfold.messages import EMBED, PROMPT_LOGPROBS, SlotAdmit, StepPlan, StepResult, TokenLogprobs
-from sixfold.scheduler.plan import Row
+from sixfold.scheduler.plan import Plan, Row
 from sixfold.scheduler.sequence import Sequence
 
 __all__ = ["LaunchedStep", "check_result", "embedding_of", "scored_prompt", "slot_admit", "write_rows"]
@@ -40,7 +40,7 @@ def slot_admit(sequence: Sequence) -> SlotAdmit:
     )
 
 
-def write_rows(step: StepPlan, rows: list[Row], before: LaunchedStep | None) -> list[Sequence]:
+def write_rows(step: StepPlan, plan: Plan, before: LaunchedStep | None) -> list[Sequence]:
     """Write the rows: their keys, their work and the new parts of their block tables.
 
     Args:
@@ -50,6 +50,7 @@ def write_rows(step: StepPlan, rows: list[Row], before: LaunchedStep | None) -> 
     Returns:
         [rows] Their sequences.
     """
+    rows = plan.rows
     sequences = [row.sequence for row in rows]
     if before is not None and sequences == before.sequences:
         same = before.message
@@ -61,12 +62,13 @@ def write_rows(step: StepPlan, rows: list[Row], before: LaunchedStep | None) -> 
     step.starts = [row.start for row in rows]
     step.counts = [row.end - row.start for row in rows]
     step.flags = [row.flags for row in rows]
-    step.table_starts = [row.first_new for row in rows]
-    step.table_counts = [len(row.table.blocks) - row.first_new for row in rows]
-    if any(step.table_counts):
-        for row, n_new in zip(rows, step.table_counts, strict=True):
-            if n_new:
-                step.table_blocks += row.table.blocks[row.first_new :]
+    step.table_rows = plan.grown
+    for index in plan.grown:
+        row = plan.rows[index]
+        new = row.table.blocks[row.first_new :]
+        step.table_starts.append(row.first_new)
+        step.table_counts.append(len(new))
+        step.table_blocks += new
     return sequences
 
 

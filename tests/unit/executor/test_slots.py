@@ -11,7 +11,7 @@ from sixfold import _native
 from sixfold.errors import ProtocolError
 from sixfold.executor.slots import Slots
 from sixfold.executor.step_arrays import StepArrays
-from sixfold.executor.wire import pack
+from sixfold.executor.wire import Packer
 from sixfold.messages import SAMPLE, Sampling, SlotAdmit, StepPlan
 
 
@@ -28,10 +28,8 @@ def step_of(*rows: tuple[int, int, int, int, int, int]) -> StepArrays:
         starts=starts,
         counts=counts,
         flags=flags,
-        table_starts=[0] * len(rows),
-        table_counts=[0] * len(rows),
     )
-    return StepArrays.unpack(pack(plan))
+    return StepArrays.unpack(Packer().pack(plan))
 
 
 def slots_with(*lengths: int) -> Slots:

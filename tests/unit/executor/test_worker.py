@@ -8,7 +8,7 @@ from sixfold.errors import ProtocolError
 from sixfold.executor.in_process import InProcessExecutor
 from sixfold.executor.scripted import ScriptedBackend
 from sixfold.executor.step_arrays import StepArrays
-from sixfold.executor.wire import decode_result, decode_step, encode, pack
+from sixfold.executor.wire import Packer, decode_result, decode_step, encode
 from sixfold.executor.worker import Worker
 from sixfold.messages import EMBED, PROMPT_LOGPROBS, SAMPLE, RowStatus, Sampling, SlotAdmit, StepPlan
 from sixfold.text.script import FAULT
@@ -54,20 +54,25 @@ def plan(step_id: int, rows: list[tuple[int, int, int, int]], **changes: object)
         starts=[r[1] for r in rows],
         counts=[r[2] for r in rows],
         flags=[r[3] for r in rows],
-        table_starts=[0] * len(rows),
-        table_counts=[0] * len(rows),
     )
     for name, value in changes.items():
         setattr(step, name, value)
     return step
 
 
+def grows(row: int, start: int, count: int, blocks: list[int]) -> StepPlan:
+    """A step of one row, and what it says of a table."""
+    table = {"table_rows": [row], "table_starts": [start], "table_counts": [count], "table_blocks": blocks}
+    return plan(1, [(0, 3, 1, 0)], **table)
+
+
 def test_a_step_survives_the_wire() -> None:
     step = plan(0, [(0, 0, 3, SAMPLE), (2, 4, 1, 0)], admits=[admit()], copies=[(3, 4)], frees=[(1, 9)])
-    step.table_counts, step.table_blocks = [2, 1], [7, 8, 9]
-    got = StepArrays.unpack(decode_step(encode(pack(step))))
+    step.table_rows, step.table_starts, step.table_counts, step.table_blocks = [0, 1], [0, 3], [2, 1], [7, 8, 9]
+    got = StepArrays.unpack(decode_step(encode(Packer().pack(step))))
     assert [got.slots.tolist(), got.starts.tolist(), got.counts.tolist()] == [[0, 2], [0, 4], [3, 1]]
-    assert [got.flags.tolist(), got.table_counts.tolist()] == [[SAMPLE, 0], [2, 1]]
+    assert [got.flags.tolist(), got.table_rows.tolist()] == [[SAMPLE, 0], [0, 1]]
+    assert [got.table_starts.tolist(), got.table_counts.tolist()] == [[0, 3], [2, 1]]
     assert got.table_blocks.tolist() == [7, 8, 9] and got.copies.tolist() == [[3, 4]] and got.frees.tolist() == [[1, 9]]
     assert got.admits == step.admits
 
@@ -166,14 +171,20 @@ def test_prompt_logprobs_score_every_prompt_token_but_the_first() -> None:
         (plan(1, [], admits=[admit(slot=1, tokens=(1 << 31,))]), "no token id"),
         (plan(1, [], frees=[(4, 0)]), "slot 4 cannot be freed"),
         (plan(1, [], copies=[(0, 32)]), "a block that there is not"),
-        (plan(1, [(0, 3, 1, 0)], table_counts=[1], table_blocks=[32]), "a block that there is not"),
-        (plan(1, [(0, 3, 1, 0)], table_counts=[2], table_blocks=[3]), "as many table entries"),
-        (plan(1, [(0, 3, 1, 0)], table_starts=[4], table_counts=[1], table_blocks=[3]), "beyond a slot's block table"),
+        (grows(0, 0, 1, [32]), "a block that there is not"),
+        (grows(0, 0, 2, [3]), "as many table entries"),
+        (grows(0, 0, 0, [3]), "as many table entries"),
+        (grows(0, 0, 1, []), "as many table entries"),
+        (grows(0, 4, 1, [3]), "beyond a slot's block table"),
+        (grows(0, -1, 1, [3]), "beyond a slot's block table"),
+        (grows(0, 4, -1, []), "as many table entries"),
+        (grows(1, 0, 1, [3]), "beyond a slot's block table"),
+        (grows(-1, 0, 1, [3]), "beyond a slot's block table"),
         (plan(1, [(0, 3, 1, EMBED)]), "asks for no embedding"),
     ],
 )
 def test_steps_that_do_not_match_are_refused(step: StepPlan, message: str) -> None:
     worker = Worker(backend())
-    worker.execute(StepArrays.unpack(pack(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit()]))))
+    worker.execute(StepArrays.unpack(Packer().pack(plan(0, [(0, 0, 3, SAMPLE)], admits=[admit()]))))
     with pytest.raises(ProtocolError, match=message):
-        worker.execute(StepArrays.unpack(pack(step)))
+        worker.execute(StepArrays.unpack(Packer().pack(step)))

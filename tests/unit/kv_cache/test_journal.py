@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec import structs
 
 from sixfold.kv_cache import BlockTable, Grant, Journal, KVCacheManager, owner_of
 from sixfold.kv_cache.journal import OWNER_BYTES
@@ -23,6 +24,7 @@ class Step:
     rows: list[Grant]
     releases: list[BlockTable] = field(default_factory=list)
     copies: list[tuple[BlockId, BlockId]] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)
 
 
 class Server:
@@ -170,7 +172,7 @@ def test_two_records_of_one_prefix_are_one(server: Server) -> None:
     journal = Journal(memoryview(server.memory), BLOCKS, SIZE)
     (sealed,) = [sealed for _, sealed in journal.read()]
     assert sealed is not None
-    journal.write(BlockId(7), sealed._replace(node=99))
+    journal.write(BlockId(7), structs.replace(sealed, node=99))
     kv = server.restart()
     assert (kv.n_adopted, kv.n_rejected) == (1, 1) and server.found(range(5)) == [block]
 

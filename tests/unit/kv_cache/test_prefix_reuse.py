@@ -18,6 +18,7 @@ class Step:
     rows: list[Grant]
     releases: list[BlockTable] = field(default_factory=list)
     copies: list[tuple[BlockId, BlockId]] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)
 
 
 def constant(data: bytes) -> bytes:
@@ -183,7 +184,7 @@ def test_a_fork_shares_full_blocks_and_copies_the_tail() -> None:
     kv.reserve(step)
     assert step.copies == [(parent.blocks[1], child.blocks[1])]
     assert child.blocks[0] == parent.blocks[0] and child.blocks[1] != parent.blocks[1]
-    assert step.rows[0].first_new == 0, "the worker knows nothing of the child's table yet"
+    assert step.grown == [0] and step.rows[0].first_new == 0, "the worker knows nothing of the child's table yet"
     kv.check()
 
 

@@ -65,9 +65,9 @@ def test_without_the_fence_a_step_in_flight_uses_blocks_of_others(monkeypatch: p
     honest = Scheduler._pass_fence
 
     def at_once(self: Scheduler, sequence: Sequence) -> None:
-        in_flight, sequence.n_steps_in_flight = sequence.n_steps_in_flight, 0
+        fence, sequence.last_step = sequence.last_step, -1
         honest(self, sequence)
-        sequence.n_steps_in_flight = in_flight
+        sequence.last_step = fence
 
     monkeypatch.setattr(Scheduler, "_pass_fence", at_once)
     breaks(end_early_and_let_others_in)
@@ -79,9 +79,9 @@ def test_without_the_drain_a_preempted_choice_frees_blocks_in_use(monkeypatch: p
 
     def at_once(self: Scheduler, sequence: Sequence) -> None:
         if sequence.state is State.PREEMPTING:
-            in_flight, sequence.n_steps_in_flight = sequence.n_steps_in_flight, 0
+            fence, sequence.last_step = sequence.last_step, -1
             honest(self, sequence)
-            sequence.n_steps_in_flight = in_flight
+            sequence.last_step = fence
         else:
             honest(self, sequence)
 
