@@ -106,8 +106,8 @@ class NativeBackend:
         self._kv.copy_blocks(np.ascontiguousarray(copies))
 
     def run(self, step: StepArrays, slots: Slots) -> Drawn:
-        scored = self._scored_tokens(step, slots)
-        n_scored = sum(len(tokens) for tokens in scored.values())
+        scored = self._scored_tokens(step, slots) if self._prompt_logprobs else {}
+        n_scored = sum(map(len, scored.values())) if scored else 0
         # Between two steps the caches are cold: an array operation that can be left out is 10 us of a step's 3000.
         drawing = self._drawing(step) if self._sampler.any_logits_needed or self._head_is_wider else NO_ROWS
         logits = self._logit_rows(len(drawing) + n_scored)
@@ -196,8 +196,6 @@ class NativeBackend:
 
     def _scored_tokens(self, step: StepArrays, slots: Slots) -> dict[int, Int32]:
         """Row -> its tokens, as indices into the step's, whose successor is a prompt token that is to be scored."""
-        if not self._prompt_logprobs:
-            return {}
         scored: dict[int, Int32] = {}
         ends = np.cumsum(step.counts)
         for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS).tolist():

@@ -49,7 +49,8 @@ class FrameReader:
     """Cuts a byte stream into frames and checks their headers and order."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._kept = bytearray()
+        """The beginning of a frame whose end has not come yet."""
         self._seq = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -58,9 +59,11 @@ class FrameReader:
         Raises:
             ProtocolError: wrong magic, protocol or sequence number, or a body above the limit.
         """
-        buffer = self._buffer
-        buffer += data
-        at = 0
+        kept, at = self._kept, 0
+        buffer: bytes | bytearray = data
+        if kept:
+            kept += data
+            buffer = kept
         try:
             while len(buffer) - at >= HEADER_BYTES:
                 magic, protocol, kind, body_len, seq, sender, epoch = _HEADER.unpack_from(buffer, at)
@@ -78,5 +81,7 @@ class FrameReader:
                 at = end
                 yield Frame(kind, epoch, sender, body)
         finally:
-            if at:
-                del buffer[:at]
+            if buffer is kept:
+                del kept[:at]
+            elif at < len(buffer):
+                kept += memoryview(buffer)[at:]
