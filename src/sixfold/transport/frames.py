@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from sixfold.errors import ProtocolError
 
@@ -25,7 +26,7 @@ _HEADER = struct.Struct("<IHHIIQQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct):
     """A received frame."""
 
     kind: int
@@ -77,7 +78,7 @@ class FrameReader:
                 if len(buffer) < end:
                     break
                 self._seq = (self._seq + 1) & 0xFFFFFFFF
-                body = bytes(memoryview(buffer)[at + HEADER_BYTES : end])
+                body = bytes(buffer[at + HEADER_BYTES : end])
                 at = end
                 yield Frame(kind, epoch, sender, body)
         finally:
