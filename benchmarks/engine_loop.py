@@ -159,7 +159,7 @@ class _Loop:
         if self._step_s:
             time.sleep(self._step_s)
         ids = [7 if flags & SAMPLE else -1 for flags in step.flags.tolist()]
-        keys = (step.slots.tolist(), step.generations.tolist(), step.incarnations.tolist())
+        keys = step.columns[:3].tolist()
         result = StepResult(
             engine_epoch=step.engine_epoch,
             step_id=step.step_id,

@@ -12,13 +12,13 @@ namespace sixfold::rows_bindings {
 
 namespace nb = nanobind;
 
-// [8, rows]: the columns of a step, in the order of StepRows and two more.
+// [6, rows]: the columns of a step, in the order of StepRows.
 using Columns = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Drawn = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 inline StepRows rows_of(const Columns& columns) {
-  if (columns.shape(0) < 6) throw std::invalid_argument("columns must be [8, rows]");
+  if (columns.shape(0) < 6) throw std::invalid_argument("columns must be [6, rows]");
   const auto n = static_cast<int>(columns.shape(1));
   const int32_t* c = columns.data();
   return StepRows{n, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n, c + 5 * n};

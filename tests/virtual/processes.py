@@ -239,14 +239,16 @@ class WorkerProcess:
 
 def _plan(step: StepArrays) -> StepPlan:
     names = ("slots", "generations", "incarnations", "starts", "counts", "flags")
-    tables = ("table_rows", "table_starts", "table_counts", "table_blocks")
+    tables = ("table_rows", "table_starts", "table_counts")
     return StepPlan(
         engine_epoch=step.engine_epoch,
         step_id=step.step_id,
         frees=[(slot, generation) for slot, generation in step.frees.tolist()],
         admits=step.admits,
         copies=[(source, destination) for source, destination in step.copies.tolist()],
-        **{name: getattr(step, name).tolist() for name in (*names, *tables)},
+        table_blocks=step.table_blocks.tolist(),
+        **dict(zip(names, step.columns.tolist(), strict=True)),
+        **dict(zip(tables, step.tables.tolist(), strict=True)),
     )
 
 

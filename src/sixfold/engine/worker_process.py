@@ -71,9 +71,9 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
             waits_ns = now()
             meter.enter(WORKER_STEP, waits_ns)
             try:
-                while not is_prepared and not steps.wait(IDLE_S):
-                    is_prepared = not prepare(worker)
-                received = steps.receive_one()
+                while (received := steps.receive_next()) is None:
+                    if not steps.wait(None if is_prepared else IDLE_S):
+                        is_prepared = not prepare(worker)
             finally:
                 received_ns = now()
                 meter.leave(WORKER_STEP, waits_ns, received_ns, worker.next_step)

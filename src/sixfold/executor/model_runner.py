@@ -53,6 +53,7 @@ class NativeBackend:
         self._prompt_logprobs: dict[int, int] = {}
         self._pools = Pools(model.config.hidden)
         self._logits = np.empty((max_slots, model.vocab), np.float32)
+        self._no_logits = self._logits[:0]
         self._absent = np.array(model.config.absent_ids, np.intp)
         self._head_is_wider = len(self._absent) > 0
         """The program's argmax knows no absent ids: every row that samples is drawn."""
@@ -106,11 +107,13 @@ class NativeBackend:
         self._kv.copy_blocks(np.ascontiguousarray(copies))
 
     def run(self, step: StepArrays, slots: Slots) -> Drawn:
-        scored = self._scored_tokens(step, slots)
-        n_scored = sum(len(tokens) for tokens in scored.values())
+        scored = self._scored_tokens(step, slots) if self._prompt_logprobs else {}
+        n_scored = sum(map(len, scored.values())) if scored else 0
         # Between two steps the caches are cold: an array operation that can be left out is 10 us of a step's 3000.
-        drawing = self._drawing(step) if self._sampler.any_logits_needed or self._head_is_wider else NO_ROWS
-        logits = self._logit_rows(len(drawing) + n_scored)
+        any_needed = self._sampler.any_logits_needed
+        drawing = self._drawing(step) if any_needed or self._head_is_wider else NO_ROWS
+        n_logits = len(drawing) + n_scored
+        logits = self._logit_rows(n_logits) if n_logits else self._no_logits
         pooled = self._pools.tokens(step, slots) if self._pools else None
         hidden = np.empty((len(pooled), self._program.hidden), np.float32) if pooled is not None else None
         drawn = Drawn(np.empty(step.n_rows, np.int32), np.empty(step.n_rows, np.int32))
@@ -136,7 +139,8 @@ class NativeBackend:
             self._draw(step, drawing, logits[: len(drawing)], drawn)
         else:
             self._sampler.finish()
-        self._sampler.observe(step.slots, drawn.token_ids)
+        if any_needed:  # else there is no slot whose sampling tokens change
+            self._sampler.observe(step.slots, drawn.token_ids)
         if scored:
             self._score(step, slots, scored, logits[len(drawing) :], drawn)
         if hidden is not None:
@@ -196,8 +200,6 @@ class NativeBackend:
 
     def _scored_tokens(self, step: StepArrays, slots: Slots) -> dict[int, Int32]:
         """Row -> its tokens, as indices into the step's, whose successor is a prompt token that is to be scored."""
-        if not self._prompt_logprobs:
-            return {}
         scored: dict[int, Int32] = {}
         ends = np.cumsum(step.counts)
         for row in np.flatnonzero(step.flags & PROMPT_LOGPROBS).tolist():

@@ -74,7 +74,9 @@ class Slots:
         """
         self._check_blocks(step.copies, step.step_id)
         self._check_blocks(step.table_blocks, step.step_id)
-        rows, starts, counts = step.table_rows.tolist(), step.table_starts.tolist(), step.table_counts.tolist()
+        if not step.tables.size and not len(step.table_blocks):
+            return
+        rows, starts, counts = step.tables.tolist()
         if sum(counts) != len(step.table_blocks):
             raise ProtocolError(f"step {step.step_id} has not as many table entries as it says")
         at = 0

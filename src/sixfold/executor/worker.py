@@ -6,9 +6,9 @@ The worker knows nothing of requests, text or scheduling. What computes is a `Ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from sixfold.errors import ProtocolError
@@ -21,19 +21,18 @@ from sixfold.observability.sites import WORKER_FORWARD, WORKER_PREPARE, WORKER_S
 __all__ = ["Backend", "Drawn", "Worker"]
 
 
-@dataclass(slots=True)
-class Drawn:
+class Drawn(msgspec.Struct):
     """What a backend made of a step's rows."""
 
     token_ids: Int32
     """[rows] -1 for rows without SAMPLE."""
     status: Int32
     """[rows] RowStatus."""
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = {}
     """Row -> of its drawn token, where asked for."""
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Row -> scores of the prompt tokens at positions [start + 1, ...]."""
-    embeddings: dict[int, bytes] = field(default_factory=dict)
+    embeddings: dict[int, bytes] = {}
     """Row -> the finished embedding of its prompt, as in `StepResult`."""
     forward_ns: tuple[int, int] = (0, 0)
     """When the model began and ended, by the meters' clock; (0, 0) where there is none."""
@@ -110,9 +109,9 @@ class Worker:
         """
         received_ns = received_ns or now()
         self._check_order(step)
-        for slot, _generation in step.frees:
-            self._slots.free(int(slot))
-            self._backend.free(int(slot))
+        for slot, _generation in step.frees.tolist():
+            self._slots.free(slot)
+            self._backend.free(slot)
         for admit in step.admits:
             self._slots.admit(admit)
             self._backend.admit(admit)
@@ -125,12 +124,13 @@ class Worker:
         drawn = self._backend.run(step, self._slots) if step.n_rows else Drawn.nothing()
         self._slots.append_drawn(step, drawn.token_ids)
         self._account(step.step_id, received_ns, applied_ns, drawn.forward_ns)
+        slots, generations, incarnations = step.columns[:3].tolist()
         return StepResult(
             engine_epoch=step.engine_epoch,
             step_id=step.step_id,
-            slots=step.slots.tolist(),
-            generations=step.generations.tolist(),
-            incarnations=step.incarnations.tolist(),
+            slots=slots,
+            generations=generations,
+            incarnations=incarnations,
             token_ids=drawn.token_ids.tolist(),
             status=drawn.status.tolist(),
             logprobs=drawn.logprobs,

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from sixfold.errors import ProtocolError
 
@@ -25,7 +26,7 @@ _HEADER = struct.Struct("<IHHIIQQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct):
     """A received frame."""
 
     kind: int
@@ -49,7 +50,8 @@ class FrameReader:
     """Cuts a byte stream into frames and checks their headers and order."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._kept = bytearray()
+        """The beginning of a frame whose end has not come yet."""
         self._seq = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -58,9 +60,11 @@ class FrameReader:
         Raises:
             ProtocolError: wrong magic, protocol or sequence number, or a body above the limit.
         """
-        buffer = self._buffer
-        buffer += data
-        at = 0
+        kept, at = self._kept, 0
+        buffer: bytes | bytearray = data
+        if kept:
+            kept += data
+            buffer = kept
         try:
             while len(buffer) - at >= HEADER_BYTES:
                 magic, protocol, kind, body_len, seq, sender, epoch = _HEADER.unpack_from(buffer, at)
@@ -74,9 +78,11 @@ class FrameReader:
                 if len(buffer) < end:
                     break
                 self._seq = (self._seq + 1) & 0xFFFFFFFF
-                body = bytes(memoryview(buffer)[at + HEADER_BYTES : end])
+                body = bytes(buffer[at + HEADER_BYTES : end])
                 at = end
                 yield Frame(kind, epoch, sender, body)
         finally:
-            if at:
-                del buffer[:at]
+            if buffer is kept:
+                del kept[:at]
+            elif at < len(buffer):
+                kept += memoryview(buffer)[at:]

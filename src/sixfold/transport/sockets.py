@@ -86,14 +86,15 @@ class FrameSocket:
         Raises:
             OSError: the connection is gone.
         """
-        self._unsent += frame(kind, body, seq=self._seq, sender=INSTANCE, epoch=self.epoch)
+        data = frame(kind, body, seq=self._seq, sender=INSTANCE, epoch=self.epoch)
         self._seq += 1
-        if block:
-            self.sock.setblocking(True)
-            data, self._unsent = bytes(self._unsent), bytearray()
-            self.sock.sendall(data)
-        else:
+        if not block:
+            self._unsent += data
             self.flush()
+        else:
+            if self._unsent:
+                data, self._unsent = bytes(self._unsent + data), bytearray()
+            self.sock.sendall(data)
 
     def flush(self) -> None:
         """Write as much as the peer takes without waiting."""
@@ -128,10 +129,11 @@ class FrameSocket:
             EOFError: the peer has closed.
             ProtocolError: the peer sent something that is not a frame.
         """
-        frames = self.receive()
-        if frames is None:
-            raise EOFError("connection closed")
-        self._ready.extend(frames)
+        if not self._ready:
+            frames = self.receive()
+            if frames is None:
+                raise EOFError("connection closed")
+            self._ready.extend(frames)
         return self._ready.popleft() if self._ready else None
 
     def receive_one(self) -> Frame:
@@ -151,8 +153,8 @@ class FrameSocket:
             self._ready.extend(self._reader.feed(data))
         return self._ready.popleft()
 
-    def wait(self, seconds: float) -> bool:
-        """Whether `receive_one` has something to read, at the latest after `seconds`: data, or the connection's end."""
+    def wait(self, seconds: float | None) -> bool:
+        """Whether there is something to read, at the latest after `seconds`, if any: data, or the connection's end."""
         return bool(self._ready) or bool(select.select([self.sock], [], [], seconds)[0])
 
     def close(self) -> None:

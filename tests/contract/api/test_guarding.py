@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sixfold.api.threads import SHORT_TEXT_CHARS
 from sixfold.text import Tokenizer
 
 from .conftest import Answer, eventually, post_bytes
@@ -108,11 +109,12 @@ def test_what_is_being_prepared_has_a_place(serve: Any, monkeypatch: pytest.Monk
         return encode(*args, **kwargs)
 
     monkeypatch.setattr(Tokenizer, "encode_batch", slowly)
-    fake = FakeEngine()
+    fake = FakeEngine(max_model_len=2 * SHORT_TEXT_CHARS)
     fake.max_outstanding = 3
     target, live = serve(fake)
     with ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(target.complete, max_tokens=1), pool.submit(target.complete, max_tokens=1, n=2)]
+        long = "a" * (SHORT_TEXT_CHARS + 1)
+        first = [pool.submit(target.complete, prompt=long, max_tokens=1, n=n) for n in (1, 2)]
         assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
         answer = target.complete(max_tokens=1)
         check_refusal(answer)
@@ -123,6 +125,21 @@ def test_what_is_being_prepared_has_a_place(serve: Any, monkeypatch: pytest.Monk
     assert target.complete(max_tokens=1).status == 200
     assert target.complete(max_tokens=-1).status == 400
     eventually(lambda: live.server.app.context.admission.in_flight == 0)
+
+
+def test_only_a_short_text_is_tokenized_in_the_event_loop(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, threads = Tokenizer.encode_batch, []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(*args, **kwargs)
+
+    target, _ = serve(FakeEngine(max_model_len=2 * SHORT_TEXT_CHARS))
+    monkeypatch.setattr(Tokenizer, "encode_batch", noting)
+    short, long = "a" * SHORT_TEXT_CHARS, "a" * (SHORT_TEXT_CHARS + 1)
+    for prompt in (short, long, [short, short]):
+        assert target.complete(prompt=prompt, max_tokens=1).status == 200
+    assert [name.startswith("text") for name in threads] == [False, True, True]
 
 
 def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> None:

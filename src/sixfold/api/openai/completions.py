@@ -27,7 +27,7 @@ from sixfold.api.http.decoding import read_request
 from sixfold.api.openai.logprobs import CompletionLogprobs, Entry, LegacyLogprobs, PromptLogprobs, ShownEntries
 from sixfold.api.openai.schemas import MAX_PROMPTS, CompletionRequest
 from sixfold.api.stream import Renderer, stream
-from sixfold.api.threads import LONG_TEXT_CHARS
+from sixfold.api.threads import LONG_TEXT_CHARS, SHORT_TEXT_CHARS
 from sixfold.detokenizer import ChoiceDelta
 from sixfold.engine.request import check_ids
 from sixfold.errors import InvalidRequest
@@ -136,6 +136,8 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
         context.threads.note(API_TOKENIZE, started_ns, now())
         return ids
 
+    if len(texts) == 1 and len(texts[0]) <= SHORT_TEXT_CHARS:
+        return context.threads.at_once(encode)
     if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
         return await context.threads.aside(encode)
     return await context.threads.run(encode)
