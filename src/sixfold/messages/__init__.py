@@ -5,7 +5,7 @@ Runs in: every process. Owns: nothing. May import: errors. Start reading at: req
 
 from sixfold.messages.control import WAIT_REASONS, Admitted, EngineStats, Hello, Rejected, Welcome, WorkerFacts
 from sixfold.messages.ids import BlockId, EngineEpoch, RequestId, SlotIndex, StepId, TokenId
-from sixfold.messages.output import Finish, FinishReason, OutputBatch, TokenDelta
+from sixfold.messages.output import NO_TIME, Finish, FinishReason, OutputBatch, TokenDelta
 from sixfold.messages.peers import AbortNamed, ApiCounts, CountsAsked, Found
 from sixfold.messages.request import Abort, FinishAt, GenerateRequest, Pooling, Sampling
 from sixfold.messages.step import (
@@ -22,6 +22,7 @@ from sixfold.messages.view import ChoiceView, EngineView, Watch
 
 __all__ = [
     "EMBED",
+    "NO_TIME",
     "PROMPT_LOGPROBS",
     "SAMPLE",
     "WAIT_REASONS",

@@ -9,7 +9,7 @@ import msgspec
 from sixfold.messages.ids import RequestId, StepId
 from sixfold.messages.step import TokenLogprobs
 
-__all__ = ["Finish", "FinishReason", "OutputBatch", "TokenDelta"]
+__all__ = ["NO_TIME", "Finish", "FinishReason", "OutputBatch", "TokenDelta"]
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
@@ -22,6 +22,10 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id that ended it, when a stop id did. That token is part of the output and of usage, not of the text."""
     message: str = ""
     """For `error`: one sentence for the user."""
+
+
+NO_TIME = 0.0
+"""A default is not sent if it is this very object: msgspec does not compare numbers."""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -38,7 +42,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """Choice 0, once, with the delta that follows the end of prefill: entry j scores prompt token j + 1."""
     n_cached: int = 0
     """Prompt tokens whose KV came from the prefix cache; set on the choice's first delta."""
-    started_s: float = 0.0
+    started_s: float = NO_TIME
     """When the first of the request's choices left the queue, CLOCK_MONOTONIC; set on the choice's first delta."""
     embedding: bytes = b""
     """With the finish of a request with `pooling`: see `StepResult.embeddings`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sixfold.messages import Finish, RowStatus, TokenDelta, TokenLogprobs
+from sixfold.messages import NO_TIME, Finish, RowStatus, TokenDelta, TokenLogprobs
 from sixfold.scheduler.sequence import Sequence
 
 __all__ = ["end_after", "fault", "last_delta", "token_delta"]
@@ -17,7 +17,7 @@ FAULTS = {
 }
 
 
-_NOTHING = (None, 0, 0.0)
+_NOTHING = (None, 0, NO_TIME)
 
 
 def fault(status: int) -> Finish:
@@ -39,14 +39,6 @@ def token_delta(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | Non
     """The newest token, already appended to the sequence."""
     request = sequence.request
     first_index = len(sequence.token_ids) - sequence.n_prompt - 1
-    if sequence.has_spoken and logprobs is None and finish is None:  # most are: a default is not sent
-        return TokenDelta(
-            uid=request.uid,
-            choice=sequence.choice,
-            attempt=request.attempt,
-            first_index=first_index,
-            token_ids=[token_id],
-        )
     prompt_logprobs, n_cached, started_s = _NOTHING if sequence.has_spoken else _first_words(sequence)
     return TokenDelta(
         uid=request.uid,

@@ -123,6 +123,19 @@ def test_a_prompt_of_one_token_has_no_scores() -> None:
     assert sim.first_deltas[uid, 0].prompt_logprobs == []
 
 
+def test_what_most_tokens_do_not_have_is_not_sent() -> None:
+    sim = Simulation()
+    uid = sim.add([4], 3)
+    sim.launch()
+    sim.commit()
+    sim.launch()
+    [delta] = sim.scheduler.commit(sim.worker.collect(), 0.0)
+    sent = set(msgspec.msgpack.decode(msgspec.msgpack.encode(delta)))
+    assert sent <= {"uid", "choice", "attempt", "first_index", "token_ids"}
+    sim.outputs[uid, 0] += delta.token_ids
+    sim.run()
+
+
 def test_logprobs_come_with_their_token() -> None:
     sim = Simulation()
     uid = sim.add([4], 2, logprobs=1)
