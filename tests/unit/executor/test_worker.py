@@ -78,7 +78,19 @@ def test_a_step_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\x91\x01", encode(["x"] * 8), encode([1, 2, 5, b"abc", b"", b"", b"", []])]
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\x91\x01",
+        encode(["x"] * 9),
+        encode([1, 2, 5, b"abc", b"", b"", b"", b"", []]),
+        encode([1, 2, -1, b"abcd" * 6, b"", b"", b"", b"", []]),
+        encode([1, 2, 2**63, b"abcd" * 6, b"", b"", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"abcd" * 4, b"", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"", b"abc", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"", b"", b"abcd", b"", []]),
+    ],
 )
 def test_bytes_that_are_no_step_are_protocol_errors(data: bytes) -> None:
     with pytest.raises(ProtocolError):
