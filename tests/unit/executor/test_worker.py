@@ -77,6 +77,24 @@ def test_a_step_survives_the_wire() -> None:
     assert got.admits == step.admits
 
 
+def test_each_step_has_its_own_columns() -> None:
+    """A column is packed again when it is another than in the step before, be it longer, shorter or as long."""
+    packer = Packer()
+    steps = [
+        [(0, 0, 3, SAMPLE)],
+        [(0, 3, 1, SAMPLE)],
+        [(0, 4, 1, SAMPLE), (1, 0, 2, 0)],
+        [(1, 2, 1, SAMPLE), (0, 5, 1, SAMPLE)],
+        [(0, 6, 1, SAMPLE)],
+        [],
+        [(0, 6, 1, SAMPLE)],
+    ]
+    for step_id, rows in enumerate(steps):
+        step = plan(step_id, rows)
+        got = StepArrays.unpack(packer.pack(step)).columns.tolist()
+        assert got == [step.slots, step.generations, step.incarnations, step.starts, step.counts, step.flags]
+
+
 @pytest.mark.parametrize(
     "data",
     [
