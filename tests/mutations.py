@@ -117,10 +117,10 @@ def adopts_evicted_blocks(patch: pytest.MonkeyPatch) -> None:
     """A block keeps its name while somebody else fills it, until it gets another."""
     extend, seal = KVCacheManager._extend, PrefixIndex.seal
 
-    def keep(self: KVCacheManager, row: Any) -> None:
+    def keep(self: KVCacheManager, *args: Any) -> None:
         forget, self._index.forget = self._index.forget, lambda _: None  # type: ignore[method-assign]
         try:
-            extend(self, row)
+            extend(self, *args)
         finally:
             self._index.forget = forget  # type: ignore[method-assign]
 
@@ -150,8 +150,8 @@ def records_what_is_not_computed(patch: pytest.MonkeyPatch) -> None:
     """The journal says of a block what it will hold when the step is done."""
     launch = Scheduler.launch
 
-    def early(self: Scheduler, plan: Any) -> Any:
-        step = launch(self, plan)
+    def early(self: Scheduler, plan: Any, *args: Any) -> Any:
+        step = launch(self, plan, *args)
         for row in plan.rows:
             self._kv.seal(row.table, row.end // self._kv.block_size * self._kv.block_size)
         return step
@@ -168,7 +168,7 @@ def adopts_what_lost_its_parent(patch: pytest.MonkeyPatch) -> None:
         for block, sealed in list(self._journal.read()):
             if sealed is not None:
                 name = token_chain.block_digest(digest, token_chain.root_digest(digest, NO_SALT), sealed.content)
-                self._journal.write(block, sealed._replace(parent=NO_SALT, digest=name))
+                self._journal.write(block, msgspec.structs.replace(sealed, parent=NO_SALT, digest=name))
         return adopt(self, digest)
 
     patch.setattr(PrefixIndex, "adopt", rootless)
@@ -351,7 +351,7 @@ def takes_outputs_of_another_engine(patch: pytest.MonkeyPatch) -> None:
     def any_epoch(self: EngineClient, received: Any) -> None:
         batch = codecs.decode_output(received.body)
         body = codecs.encode(msgspec.structs.replace(batch, engine_epoch=self.engine_epoch))
-        receive(self, received._replace(body=body))
+        receive(self, msgspec.structs.replace(received, body=body))
 
     patch.setattr(EngineClient, "_on_outputs", any_epoch)
 
@@ -583,12 +583,18 @@ class Caught(NamedTuple):
 
 
 def hunt(mutation: Mutation, seeds: Iterable[int]) -> Caught | None:
-    """Run the simulation, broken in this way, until a seed raises. None: none does."""
+    """Run the simulation, broken in this way, until a seed raises. None: none does.
+
+    Raises:
+        AttributeError, NameError, TypeError: the mutation itself is broken.
+    """
     with pytest.MonkeyPatch.context() as patch:
         mutation(patch)
         for seed in seeds:
             try:
                 run_seed(seed)
+            except (AttributeError, NameError, TypeError):
+                raise  # the mutation does not fit the server any more: it says nothing of the promise
             except Exception as error:  # noqa: BLE001 - whatever it is, it was noticed
                 return Caught(seed, f"{type(error).__name__}: {error}".splitlines()[0])
     return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
@@ -28,7 +29,7 @@ class PackedStep(msgspec.Struct, array_like=True):
 
     engine_epoch: int
     step_id: StepId
-    n_rows: int
+    n_rows: Annotated[int, msgspec.Meta(ge=0)]
     columns: bytes
     tables: bytes
     table_blocks: bytes

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.api.threads import SHORT_TEXT_CHARS
 from sixfold.text import Tokenizer
 
@@ -134,12 +135,28 @@ def test_only_a_short_text_is_tokenized_in_the_event_loop(serve: Any, monkeypatc
         threads.append(threading.current_thread().name)
         return encode(*args, **kwargs)
 
-    target, _ = serve(FakeEngine(max_model_len=2 * SHORT_TEXT_CHARS))
+    target, _ = serve(FakeEngine(max_model_len=5 * SHORT_TEXT_CHARS))
     monkeypatch.setattr(Tokenizer, "encode_batch", noting)
     short, long = "a" * SHORT_TEXT_CHARS, "a" * (SHORT_TEXT_CHARS + 1)
     for prompt in (short, long, [short, short]):
         assert target.complete(prompt=prompt, max_tokens=1).status == 200
     assert [name.startswith("text") for name in threads] == [False, True, True]
+
+
+def test_a_short_text_that_may_be_too_long_is_not_counted_in_the_event_loop(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that is counted takes 0.2 s."""
+    count, threads = PromptLength.least_tokens, []
+
+    def noting(*args: Any) -> int:
+        threads.append(threading.current_thread().name)
+        return count(*args)
+
+    target, _ = serve(FakeEngine(max_model_len=100))
+    monkeypatch.setattr(PromptLength, "least_tokens", noting)
+    assert [target.complete(prompt="a" * n, max_tokens=1).status for n in (24, 25, 200)] == [200, 200, 400]
+    assert [name.startswith("text") for name in threads] == [True, True]
 
 
 def test_a_deadline_that_the_queue_will_miss_is_refused_at_once(serve: Any) -> None:

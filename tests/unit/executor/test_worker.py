@@ -77,8 +77,38 @@ def test_a_step_survives_the_wire() -> None:
     assert got.admits == step.admits
 
 
+def test_each_step_has_its_own_columns() -> None:
+    """A column is packed again when it is another than in the step before, be it longer, shorter or as long."""
+    packer = Packer()
+    steps = [
+        [(0, 0, 3, SAMPLE)],
+        [(0, 3, 1, SAMPLE)],
+        [(0, 4, 1, SAMPLE), (1, 0, 2, 0)],
+        [(1, 2, 1, SAMPLE), (0, 5, 1, SAMPLE)],
+        [(0, 6, 1, SAMPLE)],
+        [],
+        [(0, 6, 1, SAMPLE)],
+    ]
+    for step_id, rows in enumerate(steps):
+        step = plan(step_id, rows)
+        got = StepArrays.unpack(packer.pack(step)).columns.tolist()
+        assert got == [step.slots, step.generations, step.incarnations, step.starts, step.counts, step.flags]
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\x91\x01", encode(["x"] * 8), encode([1, 2, 5, b"abc", b"", b"", b"", []])]
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\x91\x01",
+        encode(["x"] * 9),
+        encode([1, 2, 5, b"abc", b"", b"", b"", b"", []]),
+        encode([1, 2, -1, b"abcd" * 6, b"", b"", b"", b"", []]),
+        encode([1, 2, 2**63, b"abcd" * 6, b"", b"", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"abcd" * 4, b"", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"", b"abc", b"", b"", []]),
+        encode([1, 2, 1, b"abcd" * 6, b"", b"", b"abcd", b"", []]),
+    ],
 )
 def test_bytes_that_are_no_step_are_protocol_errors(data: bytes) -> None:
     with pytest.raises(ProtocolError):

@@ -136,7 +136,8 @@ async def _tokenize(context: ApiContext, texts: list[str], *, add_bos: bool, any
         context.threads.note(API_TOKENIZE, started_ns, now())
         return ids
 
-    if len(texts) == 1 and len(texts[0]) <= SHORT_TEXT_CHARS:
+    is_short = len(texts) == 1 and len(texts[0]) <= SHORT_TEXT_CHARS
+    if is_short and (any_length or context.prompt_length.surely_fits(texts[0])):
         return context.threads.at_once(encode)
     if any_length and sum(map(len, texts)) > LONG_TEXT_CHARS:
         return await context.threads.aside(encode)
