@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sixfold.api.app import App, build_app
 from sixfold.api.engine_face import EngineFace
@@ -21,6 +23,9 @@ from sixfold.observability.metrics import ApiMetrics
 from sixfold.observability.observatory import Observatory
 
 __all__ = ["ApiServer", "serve"]
+
+UNASKED_S = 0.5
+"""For who was accepted and has not been answered, after draining: its request may be on its way."""
 
 ABORT_GRACE_S = 0.6
 """For the last events of streams that were ended, before their connections are reset."""
@@ -167,6 +172,7 @@ class ApiServer:
             async with asyncio.timeout(timeout_s):
                 while self.app.context.generations:
                     await asyncio.sleep(0.05)
+        await self._server.leave()
         self.stop()
 
 
@@ -182,6 +188,19 @@ class _Uvicorn(uvicorn.Server):
         self.handshake_timeout_s = handshake_timeout_s
         self.servers: list[asyncio.Server] = []
         self._ended = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Accept nobody any more, which other processes may do still, and answer who has been accepted already."""
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNASKED_S):
+                while True:
+                    await asyncio.sleep(CLOSING_TICK_S)
+                    connections = cast("set[HttpToolsProtocol]", self.server_state.connections)
+                    cycles = [connection.cycle for connection in connections]
+                    if all(cycle is not None and cycle.response_complete for cycle in cycles):
+                        return
 
     def end(self) -> None:
         """Close what listens and all connections. Call from the loop."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sixfold.api.fields.prompt_length import PromptLength
+from sixfold.api import server
 from sixfold.api.threads import SHORT_TEXT_CHARS
 from sixfold.text import Tokenizer
 
@@ -280,3 +281,18 @@ def test_draining_is_told_at_once(serve: Any) -> None:
         while b"[DONE]" not in data:
             data += sock.recv(1 << 16)
     assert b'"error"' not in data and json.loads(data.split(b"data: ")[-2].split(b"\n")[0])
+
+
+def test_who_was_accepted_before_the_end_is_answered(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several processes an idle one is done at once, while its newest caller's request is on its way."""
+    monkeypatch.setattr(server, "UNASKED_S", 20.0)
+    target, live = serve(FakeEngine())
+    with target.connect() as sock:
+        eventually(lambda: len(live.server._server.server_state.connections) == 1)
+        live.call(lambda: live.server.drain(20.0))
+        eventually(lambda: not live.server._server.servers[0].is_serving())
+        sock.sendall(post_bytes("/v1/completions", {"prompt": "a", "max_tokens": 1}))
+        answer = b""
+        while more := sock.recv(1 << 16):
+            answer += more
+    assert b" 503 " in answer.split(b"\r\n")[0] and b'"draining"' in answer
