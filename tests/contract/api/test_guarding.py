@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.api import server
+from sixfold.api.fields.prompt_length import PromptLength
 from sixfold.api.threads import SHORT_TEXT_CHARS
 from sixfold.text import Tokenizer
 
