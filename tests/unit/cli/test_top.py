@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import sixfold.cli.top as top_module
 from sixfold.api.debug.frames import ChoiceFrame, LiveFrame, RequestFrame
 from sixfold.cli.main import cli
 from sixfold.cli.remote import Unreachable
@@ -78,6 +79,26 @@ def test_another_engine_begins_anew() -> None:
     rates.take(frame(1000, 500))
     assert rates.take({**frame(2000, 3), "epoch": 2}) == {}
     assert rates.take({**frame(3000, 13), "epoch": 2})["0:0"] == pytest.approx(10)
+
+
+def test_rates_are_of_two_views_over_the_engines_time() -> None:
+    """Frames come more often than views, and a little later."""
+    rates = Rates()
+    rates.take(frame(1000, 10))
+    seen = rates.take({**frame(2000, 60), "time_ms": 2200.0})
+    assert seen["0:0"] == pytest.approx(50)
+    assert rates.take({**frame(2000, 60), "time_ms": 2450.0}) == seen
+    idle = {**frame(2000, 60), "time_ms": 9000.0}
+    idle["stats"] = {**idle["stats"], "running": 0}
+    assert rates.take(idle) == {}
+
+
+@pytest.mark.parametrize("engine_times", [[0, 1000, 1000, 1000, 1500, 9000], [1000, 1000, 1500, 9000]])
+def test_once_reads_on_until_it_has_seen_two_views(
+    monkeypatch: pytest.MonkeyPatch, engine_times: list[int]
+) -> None:
+    monkeypatch.setattr(top_module, "_frames", lambda *_: iter([frame(time, time // 10) for time in engine_times]))
+    assert CliRunner().invoke(cli, ["top", "--once"]).output.count("300 tokens/s") == 1
 
 
 class FeedServer(http.server.BaseHTTPRequestHandler):
