@@ -94,9 +94,7 @@ def test_rates_are_of_two_views_over_the_engines_time() -> None:
 
 
 @pytest.mark.parametrize("engine_times", [[0, 1000, 1000, 1000, 1500, 9000], [1000, 1000, 1500, 9000]])
-def test_once_reads_on_until_it_has_seen_two_views(
-    monkeypatch: pytest.MonkeyPatch, engine_times: list[int]
-) -> None:
+def test_once_reads_on_until_it_has_seen_two_views(monkeypatch: pytest.MonkeyPatch, engine_times: list[int]) -> None:
     monkeypatch.setattr(top_module, "_frames", lambda *_: iter([frame(time, time // 10) for time in engine_times]))
     assert CliRunner().invoke(cli, ["top", "--once"]).output.count("300 tokens/s") == 1
 
@@ -106,6 +104,7 @@ class FeedServer(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status = self.server.status  # type: ignore[attr-defined]
+        self.server.paths.append(self.path)  # type: ignore[attr-defined]
         body = b'{"error": {"message": "no API key was sent"}}' if status != 200 else b""
         for number in range(3 if status == 200 else 0):
             body += b"data: " + msgspec.json.encode(frame(1000.0 + number, number)) + b"\n\n"
@@ -121,7 +120,7 @@ class FeedServer(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def feed() -> Iterator[http.server.ThreadingHTTPServer]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FeedServer)
-    server.status = 200  # type: ignore[attr-defined]
+    server.status, server.paths = 200, []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -139,6 +138,13 @@ def test_once_prints_a_frame(feed: http.server.ThreadingHTTPServer) -> None:
     assert result.exit_code == 0 and "run 3  wait 1" in result.output
     result = CliRunner().invoke(cli, ["top", "--once", "--json", "--url", url_of(feed) + "/"])
     assert msgspec.json.decode(result.output.splitlines()[0])["step"] == 7
+
+
+def test_the_base_url_of_a_client_and_a_bare_host_are_addresses(feed: http.server.ThreadingHTTPServer) -> None:
+    seen = feed.paths = []  # type: ignore[attr-defined]
+    for url in (url_of(feed) + "/v1", url_of(feed) + "/v1/", url_of(feed).removeprefix("http://")):
+        assert CliRunner().invoke(cli, ["top", "--once", "--url", url]).exit_code == 0
+    assert len(seen) == 3 and all(path.startswith("/debug/live?") for path in seen)
 
 
 def test_a_connection_that_ends_is_made_again(feed: http.server.ThreadingHTTPServer) -> None:
