@@ -44,7 +44,7 @@ EXIT_CODES = """\
 `batch`: nothing was run, see [batch.md](batch.md) |
 | 4 | `serve`, `batch`: one of its processes died before it was ready, or again and again \
 ([reliability.md](reliability.md)) |
-| 130 | stopped by Ctrl-C, `batch` by any signal; `chat` gives 0, since Ctrl-C there stops an answer, or leaves |
+| 130 | stopped by Ctrl-C, `batch` by any signal; `chat` while it loads (later: 0) |
 
 `serve scripted --script FILE` serves answers that you wrote down: [the scripted executor](scripted.md).
 The files of `sixfold batch` are described in [batch.md](batch.md).

@@ -47,6 +47,8 @@ def _unicode(_ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 def _model_and_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> tuple[str | None, str]:
     """`PROMPT` or `MODEL PROMPT` -> (model or None, prompt)."""
+    if not words:
+        raise click.UsageError("the prompt is missing; `-` reads it from standard input.", ctx)
     if len(words) > 2:
         raise click.UsageError("the prompt must be one argument: put it in quotes.", ctx)
     prompt = _unicode(ctx, param, words[-1])
@@ -99,7 +101,7 @@ def chat(model: str | None, config_file: Path | None, system: str, **options: An
 
 
 @click.command(cls=SettingsCommand, short_help="Answer one prompt and exit.")
-@click.argument("words", metavar="[MODEL] PROMPT", nargs=-1, required=True, callback=_model_and_prompt)
+@click.argument("words", metavar="[MODEL] PROMPT", nargs=-1, callback=_model_and_prompt)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the model's chat template.")
 @_sampling_options
 @setting_options(*LOCAL, hide=ONE_CHAT)

@@ -83,7 +83,7 @@ def _ask(url: str, path: str, key: str, timeout_s: float) -> tuple[HTTPConnectio
     from http.client import HTTPException
 
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host = None
@@ -96,7 +96,7 @@ def _ask(url: str, path: str, key: str, timeout_s: float) -> tuple[HTTPConnectio
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
+        connection.request("GET", parts.path.rstrip("/").removesuffix("/v1") + path, headers=headers)
         response = connection.getresponse()
         if response.status == 200:
             return connection, response

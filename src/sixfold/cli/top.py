@@ -20,6 +20,8 @@ from sixfold.errors import SixfoldError
 __all__ = ["top"]
 
 PERIOD_MS = 250
+MAX_FRAMES = 12
+"""Of which `--once` makes its one: about three seconds, in which every engine that works is seen twice."""
 PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 """Between tries to connect, while nobody answers."""
 
@@ -36,7 +38,7 @@ def top(url: str, api_key: str, once: bool, as_json: bool) -> int:
         for frame in _frames(url, api_key, n_frames):
             click.echo(msgspec.json.encode(frame))
     elif once or not sys.stdout.isatty():
-        _print(list(_frames(url, api_key, n_frames=2)), url)
+        _print(_frames(url, api_key, MAX_FRAMES), url)
     else:
         _watch(url, api_key)
     return 0
@@ -50,16 +52,20 @@ def _frames(url: str, key: str, n_frames: int = 0) -> Iterator[dict[str, Any]]:
         yield frame
 
 
-def _print(frames: list[dict[str, Any]], url: str) -> None:
-    """The last of these; the others are there for the rates."""
+def _print(feed: Iterator[dict[str, Any]], url: str) -> None:
+    """The first of these that has rates, or the last one."""
     from rich.console import Console
 
-    from sixfold.cli.top_view import Rates, draw
+    from sixfold.cli.top_view import Rates, draw, has_rates
 
     rates: dict[str, float] = {}
     seen = Rates()
-    for frame in frames:
+    frames: list[dict[str, Any]] = []
+    for frame in feed:
+        frames.append(frame)
         rates = seen.take(frame)
+        if has_rates(frames):
+            break
     Console(width=None if sys.stdout.isatty() else 80).print(draw(frames[-1], rates, url, rows=200))
 
 

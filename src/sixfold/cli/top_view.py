@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Rates", "draw"]
+__all__ = ["Rates", "draw", "has_rates"]
 
 BAR_CELLS = 40
 REASONS = {
@@ -22,7 +22,8 @@ REASONS = {
 
 
 class Rates:
-    """Tokens a second, of all and of each choice, from one frame to the next."""
+    """Tokens a second, of all and of each choice, from one view of the engine to the next: several frames may show the
+    same view."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] | None = None
@@ -30,11 +31,16 @@ class Rates:
 
     def take(self, frame: dict[str, Any]) -> dict[str, float]:
         """Key of a choice, "" for all -> tokens a second, smoothed over about a second."""
-        last, self._last = self._last, frame
-        if last is None or last["epoch"] != frame["epoch"]:
+        last = self._last
+        if last is not None and _view(last) == _view(frame):
+            if not frame["stats"]["running"]:  # an idle engine sends no views
+                self._smooth = {}
+            return self._smooth
+        self._last = frame
+        if last is None or last["epoch"] != frame["epoch"] or not last["engine_time_ms"]:
             self._smooth = {}
             return {}
-        seconds = (frame["time_ms"] - last["time_ms"]) / 1e3
+        seconds = (frame["engine_time_ms"] - last["engine_time_ms"]) / 1e3
         before = {key_of(choice): choice["output"] for choice in last["choices"]}
         counts = {key_of(choice): choice["output"] - before.get(key_of(choice), 0) for choice in frame["choices"]}
         counts[""] = frame["stats"]["generated_tokens"] - last["stats"]["generated_tokens"]
@@ -45,6 +51,18 @@ class Rates:
                 key: old.get(key, n / seconds) * (1 - weight) + n / seconds * weight for key, n in counts.items()
             }
         return self._smooth
+
+
+def has_rates(frames: list[dict[str, Any]]) -> bool:
+    """Whether these frames show all that is needed for rates: two views, or an engine without work."""
+    views = {_view(frame) for frame in frames if frame["engine_time_ms"]}
+    stats = frames[-1]["stats"]
+    return len(views) > 1 or (len(frames) > 1 and bool(views) and not stats["running"] and not stats["waiting"])
+
+
+def _view(frame: dict[str, Any]) -> tuple[int, float]:
+    """Differs between two views of the engine."""
+    return frame["epoch"], frame["engine_time_ms"]
 
 
 def key_of(choice: dict[str, Any]) -> str:

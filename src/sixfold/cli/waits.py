@@ -28,7 +28,7 @@ def waits(url: str, api_key: str, as_json: bool, registered: bool) -> int:
 
     Kinds of a wait: `invariant` protects something, beside `overlappable` something else runs, a lever makes
     `shrinkable` shorter, `idle` hurts nobody; --register says what and why. A server without requests waits in
-    engine.inbox and worker.step. Parts, like worker.qkv, have totals only.
+    engine.inbox and worker.idle. Parts, like worker.qkv, have totals only.
     """
     from sixfold.api.debug.waits import WaitList, register
 

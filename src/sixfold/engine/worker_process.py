@@ -21,13 +21,16 @@ from sixfold.executor.wire import decode_step, encode
 from sixfold.executor.worker import Worker
 from sixfold.logs import set_up_logging
 from sixfold.observability.meter import Meter, now
-from sixfold.observability.sites import WORKER_REPLY, WORKER_STEP
+from sixfold.observability.sites import WORKER_IDLE, WORKER_REPLY, WORKER_STEP
 from sixfold.roles import WORKER
 from sixfold.transport import FrameSocket, accept, codecs, expect
 
 __all__ = ["main"]
 
 logger = logging.getLogger("sixfold.engine.worker_process")  # the module runs under another name
+
+PAUSE_S = 0.05
+"""A longer wait for a step is none of a server at work: it counts as idle."""
 
 IDLE_S = 1.0
 """After as long without a step the worker does what later steps need. The first request of a server that just started
@@ -68,15 +71,19 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         steps = channels["worker-steps"]
         is_prepared = False
         while True:
-            waits_ns = now()
-            meter.enter(WORKER_STEP, waits_ns)
+            waits_ns, site = now(), WORKER_STEP
+            meter.enter(site, waits_ns)
             try:
                 while (received := steps.receive_next()) is None:
-                    if not steps.wait(None if is_prepared else IDLE_S):
+                    if site == WORKER_STEP:
+                        if not steps.wait(PAUSE_S):
+                            meter.move(WORKER_STEP, WORKER_IDLE, waits_ns)
+                            site = WORKER_IDLE
+                    elif not steps.wait(None if is_prepared else IDLE_S):
                         is_prepared = not prepare(worker)
             finally:
                 received_ns = now()
-                meter.leave(WORKER_STEP, waits_ns, received_ns, worker.next_step)
+                meter.leave(site, waits_ns, received_ns, worker.next_step)
             step = StepArrays.unpack(decode_step(expect(received, codecs.STEP)))
             counts[turns] += 1
             result = worker.execute(step, received_ns)

@@ -48,7 +48,7 @@ COMPUTE = frozenset({"worker.forward", "worker.sample"})
 IN_THREADS = frozenset({"api.template", "api.tokenize"})
 """Sites of an API process's threads for texts."""
 
-OF_A_LOOP = frozenset({"engine.inbox", "engine.result", "worker.step"})
+OF_A_LOOP = frozenset({"engine.inbox", "engine.result", "worker.step", "worker.idle"})
 """Waits of a process as a whole; the others are those of one request, and many may wait at the same time."""
 
 STEP_ROUTE = (

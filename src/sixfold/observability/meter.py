@@ -179,6 +179,15 @@ class Meter:
             words[at + _SINCE] = words[at + _WHO] = 0
         self.add(site, start_ns, end_ns, step, uid)
 
+    def move(self, site: int, other: int, start_ns: int) -> None:
+        """Whoever had entered `site` at `start_ns` turns out to wait at `other`, and to have done so all the
+        time."""
+        words, at = self._words, _HEADER + site * SITE_WORDS
+        words[at + _WAITING] = n_left = max(0, words[at + _WAITING] - 1)
+        if not n_left:
+            words[at + _SINCE] = words[at + _WHO] = 0
+        self.enter(other, start_ns)
+
     def counters(self, first: int, last: int) -> memoryview:
         """Records of the sites `first` to `last`, [sites, SITE_WORDS] numbers, to be counted by others: count and total
         are the first two of each. Nothing else may count them."""

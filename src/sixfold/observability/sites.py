@@ -59,6 +59,7 @@ __all__ = [
     "WORKER_FORWARD",
     "WORKER_GATE_UP",
     "WORKER_HEAD",
+    "WORKER_IDLE",
     "WORKER_OUTPUT",
     "WORKER_PREPARE",
     "WORKER_QKV",
@@ -154,6 +155,15 @@ WORKER_STEP = _site(
         "engine/worker_process.py: serve_engine",
         "waiting for a step",
         lever="steps outstanding: the next step is sent before this one ends",
+        bound="50 ms (worker_process.PAUSE_S); then all of it is worker.idle",
+    )
+)
+WORKER_IDLE = _site(
+    Site(
+        "worker.idle",
+        Kind.IDLE,
+        "engine/worker_process.py: serve_engine",
+        "no step has come for 50 ms: waiting for requests",
         bound="the next request",
     )
 )

@@ -468,8 +468,16 @@ def test_wrong_types_are_told_in_the_words_of_json(target: Target) -> None:
         ("guided_regex", "structured_outputs.regex"),
         ("guided_grammar", "structured_outputs.grammar"),
         ("guided_whitespace_pattern", None),
-        ("input", None),
-        ("system", None),
+        ("input", "messages"),
+        ("prompt", "messages"),
+        ("system", "messages"),
+        ("instructions", "messages"),
+        ("stop_sequences", "stop"),
+        ("json_schema", "structured_outputs.json"),
+        ("grammar", "structured_outputs.grammar"),
+        ("n_predict", "max_tokens"),
+        ("num_predict", "max_tokens"),
+        ("text", "response_format"),
         ("length_penalty", None),
         ("tool", "tools"),
         ("foo", None),
@@ -480,6 +488,35 @@ def test_an_unknown_field_is_answered_with_the_one_that_was_meant(target: Target
     error = refused(target.chat(**{name: 1}), name if len(name) < 200 else name[:199] + "\N{HORIZONTAL ELLIPSIS}")
     assert error["code"] == "unknown_field"
     assert error["message"].partition("; ")[2] == (f"did you mean {meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "meant"),
+    [
+        ("responses", "max_tokens", "max_output_tokens"),
+        ("responses", "max_completion_tokens", "max_output_tokens"),
+        ("responses", "messages", "input"),
+        ("responses", "system", "instructions"),
+        ("responses", "stop_sequences", "stop"),
+        ("responses", "response_format", "text.format"),
+        ("responses", "json_schema", "text.format"),
+        ("messages", "stop", "stop_sequences"),
+        ("messages", "max_completion_tokens", "max_tokens"),
+        ("messages", "min_tokens", None),
+        ("messages", "instructions", "system"),
+        ("messages", "response_format", "output_config.format"),
+        ("completions", "messages", "prompt"),
+        ("completions", "system", None),
+        ("completions", "min_token", "min_tokens"),
+        ("embeddings", "prompt", "input"),
+        ("embeddings", "max_tokens", None),
+    ],
+)
+def test_a_field_of_another_api_is_answered_with_its_name_here(
+    target: Target, path: str, name: str, meant: str | None
+) -> None:
+    message = target.post(f"/v1/{path}", {name: 1}).json["error"]["message"]
+    assert message == f"unknown field: {name}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def test_a_slip_inside_an_object_is_compared_with_its_own_fields(target: Target) -> None:

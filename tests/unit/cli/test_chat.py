@@ -191,6 +191,8 @@ def test_run_takes_a_prompt_or_a_model_and_a_prompt() -> None:
     assert parsed("Why?") == (None, "Why?")
     assert parsed("-") == (None, "-")
     assert parsed("a/b.gguf", "Why?") == ("a/b.gguf", "Why?")
+    with pytest.raises(click.UsageError, match="`-` reads it from standard input"):
+        parsed()
     for wrong in ((), ("smollm2",), ("model.gguf",), ("Why", "is", "it?")):
         with pytest.raises(click.UsageError):
             parsed(*wrong)

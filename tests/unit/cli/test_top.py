@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import sixfold.cli.top as top_module
 from sixfold.api.debug.frames import ChoiceFrame, LiveFrame, RequestFrame
 from sixfold.cli.main import cli
 from sixfold.cli.remote import Unreachable
@@ -80,11 +81,30 @@ def test_another_engine_begins_anew() -> None:
     assert rates.take({**frame(3000, 13), "epoch": 2})["0:0"] == pytest.approx(10)
 
 
+def test_rates_are_of_two_views_over_the_engines_time() -> None:
+    """Frames come more often than views, and a little later."""
+    rates = Rates()
+    rates.take(frame(1000, 10))
+    seen = rates.take({**frame(2000, 60), "time_ms": 2200.0})
+    assert seen["0:0"] == pytest.approx(50)
+    assert rates.take({**frame(2000, 60), "time_ms": 2450.0}) == seen
+    idle = {**frame(2000, 60), "time_ms": 9000.0}
+    idle["stats"] = {**idle["stats"], "running": 0}
+    assert rates.take(idle) == {}
+
+
+@pytest.mark.parametrize("engine_times", [[0, 1000, 1000, 1000, 1500, 9000], [1000, 1000, 1500, 9000]])
+def test_once_reads_on_until_it_has_seen_two_views(monkeypatch: pytest.MonkeyPatch, engine_times: list[int]) -> None:
+    monkeypatch.setattr(top_module, "_frames", lambda *_: iter([frame(time, time // 10) for time in engine_times]))
+    assert CliRunner().invoke(cli, ["top", "--once"]).output.count("300 tokens/s") == 1
+
+
 class FeedServer(http.server.BaseHTTPRequestHandler):
     """Three frames, and then it hangs up."""
 
     def do_GET(self) -> None:
         status = self.server.status  # type: ignore[attr-defined]
+        self.server.paths.append(self.path)  # type: ignore[attr-defined]
         body = b'{"error": {"message": "no API key was sent"}}' if status != 200 else b""
         for number in range(3 if status == 200 else 0):
             body += b"data: " + msgspec.json.encode(frame(1000.0 + number, number)) + b"\n\n"
@@ -100,7 +120,7 @@ class FeedServer(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def feed() -> Iterator[http.server.ThreadingHTTPServer]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FeedServer)
-    server.status = 200  # type: ignore[attr-defined]
+    server.status, server.paths = 200, []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -118,6 +138,13 @@ def test_once_prints_a_frame(feed: http.server.ThreadingHTTPServer) -> None:
     assert result.exit_code == 0 and "run 3  wait 1" in result.output
     result = CliRunner().invoke(cli, ["top", "--once", "--json", "--url", url_of(feed) + "/"])
     assert msgspec.json.decode(result.output.splitlines()[0])["step"] == 7
+
+
+def test_the_base_url_of_a_client_and_a_bare_host_are_addresses(feed: http.server.ThreadingHTTPServer) -> None:
+    seen = feed.paths = []  # type: ignore[attr-defined]
+    for url in (url_of(feed) + "/v1", url_of(feed) + "/v1/", url_of(feed).removeprefix("http://")):
+        assert CliRunner().invoke(cli, ["top", "--once", "--url", url]).exit_code == 0
+    assert len(seen) == 3 and all(path.startswith("/debug/live?") for path in seen)
 
 
 def test_a_connection_that_ends_is_made_again(feed: http.server.ThreadingHTTPServer) -> None:

@@ -36,6 +36,8 @@ from sixfold.messages import (
     Watch,
     Welcome,
 )
+from sixfold.observability.site import Kind
+from sixfold.observability.sites import SITES, WORKER_IDLE, WORKER_STEP
 from sixfold.transport import FrameSocket, codecs, connect, listen
 from sixfold.transport.frames import PROTOCOL, frame
 
@@ -151,6 +153,25 @@ def test_who_greets_the_worker_with_silence_is_in_no_engines_way(tmp_path: Path)
             executor.close()
         threads[0].join(10)
     assert came and came[0].facts == worker.facts
+
+
+def test_a_worker_without_work_waits_at_a_site_of_kind_idle(tmp_path: Path) -> None:
+    run = write_run_files(str(tmp_path), resolve(Config.from_flat({"model": "scripted"})), epoch=1)
+    with listen(run.worker_path) as listener:
+        worker = build_worker(run.config)
+        thread = threading.Thread(target=serve_engine, args=(worker, listener, run))
+        thread.start()
+        executor = RemoteExecutor(run.worker_path, epoch=1, config_digest=run.digest)
+        deadline = time.monotonic() + 10
+        while not worker.meter.totals()[WORKER_IDLE].n_waiting and time.monotonic() < deadline:
+            time.sleep(0.005)
+        waiting = [worker.meter.totals()[site].n_waiting for site in (WORKER_IDLE, WORKER_STEP)]
+        executor.close()
+        thread.join(10)
+    assert waiting == [1, 0]
+    idle, busy = (worker.meter.totals()[site] for site in (WORKER_IDLE, WORKER_STEP))
+    assert (idle.count, idle.n_waiting, busy.count, busy.total_ns) == (1, 0, 0, 0)
+    assert SITES[WORKER_IDLE].kind is Kind.IDLE
 
 
 def request(uid: int, n_prompt: int, n: int = 1, max_tokens: int = 3) -> GenerateRequest:

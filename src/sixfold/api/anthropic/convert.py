@@ -78,7 +78,7 @@ def in_callers_words() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        if error.param != "stop":
+        if error.param != "stop" or error.code == "unknown_field":  # that one is the caller's own word
             raise
         message = error.message.replace("stop", "stop_sequences", 1)
         raise InvalidRequest(message, param="stop_sequences", code=error.code) from None

@@ -13,7 +13,7 @@ import msgspec
 from sixfold.api.fields.structured_fields import JsonSchemaFormat, ResponseFormat, StructuredOutputsField
 from sixfold.api.fields.tool_schemas import CallInHistory, FunctionDefinition, NamedTool, ToolDefinition
 from sixfold.api.http.errors import clip
-from sixfold.api.openai.schemas import INERT, UNSUPPORTED, ChatMessage, ContentPart, StreamOptions
+from sixfold.api.openai.schemas import INERT, UNSUPPORTED, ChatMessage, ChatRequest, ContentPart, StreamOptions
 from sixfold.errors import InvalidRequest
 
 __all__ = ["field_name", "refusal", "unknown_field", "unsupported_type"]
@@ -24,14 +24,38 @@ MAX_SUGGESTED_CHARS = 64
 CLOSE = 0.75
 """Share of equal characters from which a name is a slip: below it, other servers' fields get odd suggestions."""
 
-OTHER_NAMES = {name: "max_tokens" for name in ("max_completion_tokens", "max_length", "max_output_tokens")} | {
-    "schema": "json_schema",
-    "guided_json": "structured_outputs.json",
-    "guided_regex": "structured_outputs.regex",
-    "guided_choice": "structured_outputs.choice",
-    "guided_grammar": "structured_outputs.grammar",
-}
-"""Other APIs' names, and those of older versions, that are too far from ours to be found by their letters."""
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "schema": ("json_schema",),
+    "stop": ("stop_sequences",),
+    "stop_sequences": ("stop",),
+    "response_format": ("text.format", "output_config.format"),
+    "output_format": ("response_format", "text.format"),
+    "output_config": ("response_format", "text.format"),
+    "text": ("response_format", "output_config.format"),
+    "json_schema": ("structured_outputs.json", "text.format", "output_config.format"),
+    "grammar": ("structured_outputs.grammar",),
+    "guided_json": ("structured_outputs.json", "text.format", "output_config.format"),
+    "guided_regex": ("structured_outputs.regex",),
+    "guided_choice": ("structured_outputs.choice",),
+    "guided_grammar": ("structured_outputs.grammar",),
+    "system": ("instructions", "messages"),
+    "instructions": ("system", "messages"),
+    "messages": ("input", "prompt"),
+    "input": ("messages", "prompt"),
+    "prompt": ("messages", "input"),
+} | dict.fromkeys(
+    (
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_new_tokens",
+        "max_length",
+        "n_predict",
+        "num_predict",
+    ),
+    ("max_tokens", "max_output_tokens"),
+)
+"""Other APIs' names, and those of older versions -> what they are called here: the first that the body's type has."""
 
 _WHERE = re.compile(r" - at (`key` in )?`\$([^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -171,7 +195,8 @@ def _suggestion(kind: type, path: str, name: str) -> str:
     fields: tuple[str, ...] = getattr(inside.get(names[-1]) if names else kind, "__struct_fields__", ())
     known = UNSUPPORTED.keys() - getattr(kind, "OFFERED", ())
     offered = [field for field in fields if field not in known and field not in INERT and field != "script"]
-    meant = OTHER_NAMES.get(name)
-    if meant is None or meant.partition(".")[0] not in offered:
+    meant = next((other for other in OTHER_NAMES.get(name, ()) if other.partition(".")[0] in offered), None)
+    is_another_field = not names and (name in OTHER_NAMES or name in ChatRequest.__struct_fields__)
+    if meant is None and not is_another_field:  # `min_tokens` is no slip for `max_tokens`
         meant = next(iter(difflib.get_close_matches(name, offered, n=1, cutoff=CLOSE)), None)
     return f"; did you mean {meant}?" if meant is not None else ""
