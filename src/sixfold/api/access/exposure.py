@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import stat
 
 from sixfold.api.access.keys import load_keys
@@ -38,8 +37,7 @@ def check_exposure(config: ApiConfig) -> list[str]:
     if not config.api_key_file and not config.insecure_no_auth:
         raise ConfigError(
             f"--host {config.host} can be reached from other machines, and there are no API keys: give --api-key-file "
-            "(`sixfold key new` makes a key), or --insecure-no-auth if whoever reaches it may use it"
-            + ("" if _resolves(config.host) else f". Besides, {config.host} is no address, and no name that resolves"),
+            "(`sixfold key new` makes a key), or --insecure-no-auth if whoever reaches it may use it",
             param="--host",
         )
     if not config.api_key_file:
@@ -47,14 +45,6 @@ def check_exposure(config: ApiConfig) -> list[str]:
     if not config.tls_cert:
         return [*cautions, "API keys travel unencrypted: use --tls-cert and --tls-key, or a proxy with TLS in front"]
     return cautions
-
-
-def _resolves(host: str) -> bool:
-    try:
-        socket.getaddrinfo(host.strip().strip("[]"), None)
-    except (OSError, UnicodeError):
-        return False
-    return True
 
 
 def is_loopback(host: str) -> bool:
