@@ -114,11 +114,11 @@ _API = (
     ),
     _invariant(
         "api.drain",
-        "api/server.py: _drain, shutdown",
+        "api/server.py: _drain, leave, shutdown",
         "an API process that stops, for its calls",
         protects="what is in flight at SIGTERM is answered",
         test="contract/api/test_endpoints.py::test_draining_lets_work_finish",
-        bound="--drain-timeout-s; then 2 s for last events",
+        bound="--drain-timeout-s; then 0.5 s for who was just accepted, and 2 s for last events",
         timed=False,
     ),
     _idle(
