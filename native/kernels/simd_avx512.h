@@ -112,11 +112,6 @@ SF_INLINE I zip_bf16(F even, F odd) {
   const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
-// The two bf16 of each pair as floats.
-SF_INLINE F unzip_even(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
-SF_INLINE F unzip_odd(I pairs) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
-}
 // t holds (cos, sin) for 8 pairs of neighbours in x: each pair rotated by its angle.
 SF_INLINE F rotate_pairs(F x, F t) {
   return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(t), _mm512_mul_ps(swap_pairs(x), _mm512_movehdup_ps(t)));

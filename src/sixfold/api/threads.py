@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from sixfold.observability.calls import current
+from sixfold.observability.calls import CallRecord, current
 from sixfold.observability.meter import Meter, now
 from sixfold.observability.sites import API_ASIDE, API_THREAD
 from sixfold.observability.timeline import State
@@ -54,9 +54,7 @@ class TextThreads:
         try:
             return work(*args, **kwargs)
         finally:
-            if record is not None:
-                record.enter(before)
-            self._count_notes()
+            self._end(record, before)
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """For what is to be generated from."""
@@ -94,11 +92,12 @@ class TextThreads:
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, call)
         finally:
-            if record is not None:
-                record.enter(before)
-            self._count_notes()
+            self._end(record, before)
 
-    def _count_notes(self) -> None:
+    def _end(self, record: CallRecord | None, before: State | None) -> None:
+        """The call goes on in the loop, in the state that it had."""
+        if record is not None:
+            record.enter(before)
         while self._notes:
             self._meter.add(*self._notes.popleft())
 
