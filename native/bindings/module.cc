@@ -124,22 +124,33 @@ nb::ndarray<nb::numpy, float> product(Pool& pool, const PackedMatrix& m, const A
   return own_array(std::move(out), {rows, n});
 }
 
+float scale_of(float scale) { return scale; }
+float scale_of(uint16_t scale) {
+  const uint32_t bits = static_cast<uint32_t>(scale) << 16;
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// One row as the integer kernels see it: codes [k], scales [k / 32].
+template <class Number>
+void quantize_row(const KernelTable& kernels, const float* x, int k, int8_t* codes, float* scales) {
+  std::vector<ActRows<1, Number>> group(tiles_of(kWeightQ8_0, k));
+  kernels.pack_group(x, k, 1, k, kActInt8, reinterpret_cast<uint8_t*>(group.data()));
+  for (int i = 0; i < k; i += 4)
+    std::memcpy(codes + i, group[i / kBlockPair].codes[i / 4 % 8][0][i / kQuantBlock % 2], 4);
+  for (int b = 0; b < k / kQuantBlock; b++) scales[b] = scale_of(group[b / 2].scale[0][b % 2]);
+}
+
 // (codes int8 [rows, k], scales float32 [rows, k / 32]) as the integer kernels see activations: for tests.
 nb::tuple quantize(Pool& pool, const Array<float, 2>& x) {
   const size_t rows = x.shape(0), k = x.shape(1), blocks = k / kQuantBlock;
   if (k % kQuantBlock != 0) throw std::invalid_argument("the number of columns must be a multiple of 32");
   std::unique_ptr<int8_t[]> codes(new int8_t[rows * k]);
   std::unique_ptr<float[]> scales(new float[rows * blocks]);
-  std::vector<ActSingle> group(blocks);
-  for (size_t r = 0; r < rows; r++) {
-    pool.kernels->pack_group(x.data() + r * k, static_cast<int>(k), 1, static_cast<int>(k), kActInt8,
-                             reinterpret_cast<uint8_t*>(group.data()));
-    for (size_t b = 0; b < blocks; b++) {
-      for (int quad = 0; quad < 8; quad++)
-        std::memcpy(codes.get() + r * k + b * 32 + quad * 4, group[b].codes[quad][0], 4);
-      scales[r * blocks + b] = group[b].scale[0];
-    }
-  }
+  const auto quantize_one = pool.kernels->bf16_sums ? quantize_row<uint16_t> : quantize_row<float>;
+  for (size_t r = 0; r < rows; r++)
+    quantize_one(*pool.kernels, x.data() + r * k, static_cast<int>(k), codes.get() + r * k, scales.get() + r * blocks);
   return nb::make_tuple(own_array(std::move(codes), {rows, k}), own_array(std::move(scales), {rows, blocks}));
 }
 
@@ -334,6 +345,7 @@ NB_MODULE(_native, m) {
       .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("isa") = "")
       .def_prop_ro("n_threads", [](const Pool& p) { return p.threads->size(); })
       .def_prop_ro("isa", [](const Pool& p) { return std::string(p.kernels->name); })
+      .def_prop_ro("bf16_sums", [](const Pool& p) { return p.kernels->bf16_sums; })
       .def_prop_ro("bytes_packed", [](const Pool& p) { return p.arena->bytes(); });
 
   nb::class_<PackedMatrix>(m, "PackedMatrix")

@@ -45,13 +45,10 @@ void check_product(const KernelTable& kernels, ThreadPool& pool, const truth::Te
   const auto w = packed(t, pool);
   std::vector<float> unpacked(static_cast<size_t>(t.n) * t.k);
   unpack_matrix(*w, unpacked.data());
-  truth::Row values = t.values;
-  if (w->act == kActBF16)
-    for (double& v : values) v = truth::bfloat16(static_cast<float>(v));
-  report.expect_below(error(unpacked, values), 1e-7, what + ": packing");
+  report.expect_below(error(unpacked, truth::seen_values(t, w->act)), 1e-7, what + ": packing");
   const std::vector<float> all = product(kernels, *w, x, 0, kRowGroup);
   for (int r = 0; r < kRowGroup; r++) {
-    const truth::Row want = truth::product(t, row_of(x, r, t.k), w->act);
+    const truth::Row want = truth::product(t, row_of(x, r, t.k), w->act, kernels.bf16_sums);
     const std::vector<float> got(all.begin() + static_cast<ptrdiff_t>(r) * w->n, all.begin() + (r + 1) * w->n);
     report.expect_below(error(got, want), 2e-6 * std::sqrt(t.k), what);
     report.expect(product(kernels, *w, x, r, 1) == got, what + ": a row depends on the rows beside it");
@@ -112,23 +109,48 @@ void check_halves(const KernelTable& kernels, ThreadPool& pool, Report& report) 
   }
 }
 
-// Codes and scales of one packed group, bit for bit.
-template <class Block>
-void check_codes(const Block* blocks, const std::vector<float>& x, int rows, int k, Report& report) {
+float number_of(float x) { return x; }
+float number_of(uint16_t bf16) {
+  const uint32_t bits = static_cast<uint32_t>(bf16) << 16;
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// Codes and numbers of one packed group, bit for bit; a last block's neighbour is zero.
+template <int kRows, class Number>
+void check_codes(const uint8_t* group, const std::vector<float>& x, int rows, int k, Report& report) {
+  const auto* pairs = reinterpret_cast<const ActRows<kRows, Number>*>(group);
   for (int r = 0; r < rows; r++) {
-    const truth::Row want = truth::int8_rounded(row_of(x, r, k));
-    for (int b = 0; b < k / 32; b++) {
+    truth::Codes want = truth::int8_codes(row_of(x, r, k));
+    if (want.scales.size() % 2) want.codes.resize(want.codes.size() + 32), want.scales.push_back(0);
+    for (int b = 0; b < static_cast<int>(want.scales.size()); b++) {
+      const ActRows<kRows, Number>& pair = pairs[b / 2];
+      const float scale = number_of(pair.scale[r][b % 2]);
       int sums[2] = {0, 0};
       for (int i = 0; i < 32; i++) {
-        const int code = blocks[b].codes[i / 4][r][i % 4];
+        const int code = pair.codes[i / 4][r][b % 2][i % 4];
         sums[i / 16] += code;
-        report.expect(code * double{blocks[b].scale[r]} == want[b * 32 + i], "int8 codes");
+        report.expect(code == want.codes[b * 32 + i], "int8 codes");
       }
-      report.expect(blocks[b].offset[r] == -128 * (sums[0] + sums[1]) && blocks[b].first_offset[r] == -32 * sums[0] &&
-                        blocks[b].scaled_sum[r] == blocks[b].scale[r] * static_cast<float>(sums[0] + sums[1]),
+      const int sum = sums[0] + sums[1];
+      float scaled_sum = scale * static_cast<float>(sum);
+      if (sizeof(Number) == 2) scaled_sum = truth::bfloat16(scaled_sum);
+      report.expect(scale == static_cast<float>(want.scales[b]), "scales of int8 codes");
+      report.expect(pair.offset[r][b % 2] == -128 * sum && pair.small_offset[r][b % 2] == -8 * sum &&
+                        pair.first_offset[r][b % 2] == -32 * sums[0] &&
+                        number_of(pair.scaled_sum[r][b % 2]) == scaled_sum,
                     "sums of int8 codes");
     }
   }
+}
+
+template <class Number>
+void check_group(const uint8_t* group, const std::vector<float>& x, int rows, int k, Report& report) {
+  if (rows == 1)
+    check_codes<1, Number>(group, x, rows, k, report);
+  else
+    check_codes<kRowGroup, Number>(group, x, rows, k, report);
 }
 
 // Rows of all magnitudes, of zeros, ties and numbers near the smallest and largest.
@@ -142,10 +164,7 @@ void check_quantization(const KernelTable& kernels, Report& report) {
   for (int rows = 1; rows <= kRowGroup; rows++) {
     Groups group(act_group_bytes(kActInt8, k));
     kernels.pack_group(x.data(), k, rows, k, kActInt8, group.data());
-    if (rows == 1)
-      check_codes(reinterpret_cast<const ActSingle*>(group.data()), x, rows, k, report);
-    else
-      check_codes(reinterpret_cast<const ActBlock*>(group.data()), x, rows, k, report);
+    (kernels.bf16_sums ? check_group<uint16_t> : check_group<float>)(group.data(), x, rows, k, report);
   }
 }
 

@@ -121,12 +121,13 @@ Weights::Weights(const Case& c) {
 // --------------------------------------------------------------------------------------------------------
 
 struct Modes {
-  bool int8, bf16;
+  bool int8, bf16, bf16_sums;  // activations, cache, KernelTable::bf16_sums
 };
 
 truth::Row times(const truth::Tensor& w, const truth::Row& x, Modes modes) {
-  if (!modes.int8 || w.ggml_type == kGgmlF32) return truth::product(w, x, kActFloat);
-  return truth::product(w, x, w.ggml_type == kGgmlF16 || w.ggml_type == kGgmlBF16 ? kActBF16 : kActInt8);
+  if (!modes.int8 || w.ggml_type == kGgmlF32) return truth::product(w, x, kActFloat, false);
+  const bool sixteen = w.ggml_type == kGgmlF16 || w.ggml_type == kGgmlBF16;
+  return truth::product(w, x, sixteen ? kActBF16 : kActInt8, modes.bf16_sums);
 }
 
 // One of q, k and v: [heads][d], as attention sees it. `norm` may be empty.
@@ -191,7 +192,7 @@ truth::Rows logits_of(const Case& c, const Weights& w, const std::vector<int32_t
     if (c.experts) {
       std::vector<int> chosen;
       truth::Row shares;
-      truth::experts(truth::product(w.router, middle, kActFloat), c.used, c.renormalize, &chosen, &shares);
+      truth::experts(truth::product(w.router, middle, kActFloat, false), c.used, c.renormalize, &chosen, &shares);
       for (int u = 0; u < c.used; u++) add(&x, feed_forward(c, w.parts[chosen[u]], middle, modes), shares[u]);
     } else {
       y = feed_forward(c, w.parts[0], middle, modes);
@@ -305,7 +306,7 @@ void check_case(const Case& c, const KernelTable& kernels, Report& report) {
   static const auto one = std::make_shared<ThreadPool>(1), three = std::make_shared<ThreadPool>(3);
   random_bits.seed(7);
   const Weights w(c);
-  for (const Modes modes : {Modes{false, false}, Modes{true, true}}) {
+  for (const Modes modes : {Modes{false, false, false}, Modes{true, true, kernels.bf16_sums}}) {
     const std::string what = c.name + (modes.int8 ? ", int8 and bfloat16" : ", float32");
     const auto p = program(c, w, &kernels, three, modes);
     const std::vector<float> got = logits_in_steps(*p, c, w, 1000, report);

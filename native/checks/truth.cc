@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -30,6 +31,14 @@ const std::vector<Type> kTypes = {
 const Type& type_named(const std::string& name) {
   return *std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == name; });
 }
+
+namespace {
+
+const Type& type_of(const Tensor& w) {
+  return *std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.ggml_type == w.ggml_type; });
+}
+
+}  // namespace
 
 // --- bytes to values
 // --------------------------------------------------------------------------------------------------
@@ -71,44 +80,51 @@ void part_scales(const uint8_t* p, int j, int* scale, int* minimum) {
   }
 }
 
-double k_value(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles, int i) {
+Number k_number(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles, int i) {
   const int part = i / 32, at = i % 32;
   int scale, minimum;
   part_scales(block + 4, part, &scale, &minimum);
   const uint8_t both = nibbles[part / 2 * 32 + at];
   const int code = (part % 2 ? both >> 4 : both & 15) | (fifth ? (fifth[at] >> part & 1) << 4 : 0);
-  return half_at(block) * scale * code - half_at(block + 2) * minimum;
+  const int middle = fifth ? 16 : 8;
+  const double d = half_at(block) * scale;
+  return {d, code - middle, middle * d - half_at(block + 2) * minimum};
 }
 
-double q6_k_value(const uint8_t* block, int i) {
+Number q6_k_number(const uint8_t* block, int i) {
   const int side = i / 128, quarter = i % 128 / 32, at = i % 32;
   const uint8_t both = block[64 * side + quarter % 2 * 32 + at];
   const int high = block[128 + 32 * side + at] >> 2 * quarter & 3;
   const int code = (quarter / 2 ? both >> 4 : both & 15) | high << 4;
-  return half_at(block + 208) * static_cast<int8_t>(block[192 + i / 16]) * (code - 32);
+  return {half_at(block + 208) * static_cast<int8_t>(block[192 + i / 16]), code - 32, 0};
 }
 
 }  // namespace
 
+Number number(const Type& type, const uint8_t* p, int i) {
+  switch (type.ggml_type) {
+    case kGgmlQ4_0:
+      return {half_at(p), code_of_32(p + 2, nullptr, i) - 8, 0};
+    case kGgmlQ4_1:
+      return {half_at(p), code_of_32(p + 4, nullptr, i) - 8, half_at(p + 2) + 8 * half_at(p)};
+    case kGgmlQ5_0:
+      return {half_at(p), code_of_32(p + 6, p + 2, i) - 16, 0};
+    case kGgmlQ5_1:
+      return {half_at(p), code_of_32(p + 8, p + 4, i) - 16, half_at(p + 2) + 16 * half_at(p)};
+    case kGgmlQ8_0:
+      return {half_at(p), static_cast<int8_t>(p[2 + i]), 0};
+    case kGgmlQ4_K:
+      return k_number(p, nullptr, p + 16, i);
+    case kGgmlQ5_K:
+      return k_number(p, p + 16, p + 48, i);
+    default:
+      return q6_k_number(p, i);
+  }
+}
+
 double value(const Type& type, const uint8_t* p, int i) {
   float single;
   switch (type.ggml_type) {
-    case kGgmlQ4_0:
-      return half_at(p) * (code_of_32(p + 2, nullptr, i) - 8);
-    case kGgmlQ4_1:
-      return half_at(p) * code_of_32(p + 4, nullptr, i) + half_at(p + 2);
-    case kGgmlQ5_0:
-      return half_at(p) * (code_of_32(p + 6, p + 2, i) - 16);
-    case kGgmlQ5_1:
-      return half_at(p) * code_of_32(p + 8, p + 4, i) + half_at(p + 2);
-    case kGgmlQ8_0:
-      return half_at(p) * static_cast<int8_t>(p[2 + i]);
-    case kGgmlQ4_K:
-      return k_value(p, nullptr, p + 16, i);
-    case kGgmlQ5_K:
-      return k_value(p, p + 16, p + 48, i);
-    case kGgmlQ6_K:
-      return q6_k_value(p, i);
     case kGgmlF16:
       return half_at(p);
     case kGgmlBF16: {
@@ -116,9 +132,13 @@ double value(const Type& type, const uint8_t* p, int i) {
       std::memcpy(&single, &bits, 4);
       return single;
     }
-    default:
+    case kGgmlF32:
       std::memcpy(&single, p, 4);
       return single;
+    default: {
+      const Number n = number(type, p, i);
+      return n.d * n.code + n.m;
+    }
   }
 }
 
@@ -151,24 +171,72 @@ Tensor random_tensor(const Type& type, int n, int k) {
 // --- one layer
 // --------------------------------------------------------------------------------------------------------
 
-Row int8_rounded(const Row& x) {
-  Row out(x.size());
-  for (size_t b = 0; b < x.size(); b += 32) {
+Codes int8_codes(const Row& x) {
+  Codes out{std::vector<int>(x.size()), Row(x.size() / 32)};
+  for (size_t b = 0; b < out.scales.size(); b++) {
     float top = 0;
-    for (size_t i = b; i < b + 32; i++) top = std::max(top, std::fabs(static_cast<float>(x[i])));
-    const float inverse = top != 0 ? 127.0f / top : 0, scale = top / 127.0f;
-    for (size_t i = b; i < b + 32; i++)
-      out[i] = static_cast<double>(std::nearbyint(static_cast<float>(x[i]) * inverse)) * scale;
+    for (size_t i = 32 * b; i < 32 * (b + 1); i++) top = std::max(top, std::fabs(static_cast<float>(x[i])));
+    const float exact = top / 127.0f, scale = exact < std::numeric_limits<float>::min() ? 0 : bfloat16(exact);
+    const float inverse = scale != 0 ? 1.0f / scale : 0;
+    for (size_t i = 32 * b; i < 32 * (b + 1); i++)
+      out.codes[i] = static_cast<int>(std::nearbyint(static_cast<float>(x[i]) * inverse));
+    out.scales[b] = scale;
   }
   return out;
 }
 
-Row product(const Tensor& w, const Row& x, sixfold::ActKind seen) {
-  Row a = seen == sixfold::kActInt8 ? int8_rounded(x) : x, values = w.values;
-  if (seen == sixfold::kActBF16)
-    for (Row* rounded : {&a, &values})
-      for (double& v : *rounded) v = bfloat16(static_cast<float>(v));
+namespace {
+
+// Of one output: sums of blocks of 32, or of 16 where these have a scale of their own.
+double int8_product(const Type& type, const uint8_t* row, const Codes& a, bool bf16_sums) {
+  const auto rounded = [](double x) { return double{bfloat16(static_cast<float>(x))}; };
+  const int width = type.ggml_type == kGgmlQ6_K ? 16 : 32;
+  const bool stored_middle = type.ggml_type == kGgmlQ4_1 || type.ggml_type == kGgmlQ5_1;
+  double sum = 0;
+  for (size_t at = 0; at < a.codes.size(); at += width) {
+    const uint8_t* block = row + at / type.block_values * type.block_bytes;
+    Number n{};
+    int products = 0, codes = 0;
+    for (int i = 0; i < width; i++) {
+      n = number(type, block, static_cast<int>(at % type.block_values) + i);
+      products += n.code * a.codes[at + i], codes += a.codes[at + i];
+    }
+    const double scale = a.scales[at / 32], m = stored_middle || bf16_sums ? rounded(n.m) : n.m;
+    const double scaled_sum = scale * codes;
+    sum += (bf16_sums ? rounded(products * n.d) : products * n.d) * scale;
+    sum += m * (bf16_sums ? rounded(scaled_sum) : scaled_sum);
+  }
+  return sum;
+}
+
+}  // namespace
+
+Row seen_values(const Tensor& w, ActKind seen) {
+  Row values = w.values;
+  const Type& type = type_of(w);
+  const bool stored_middle = w.ggml_type == kGgmlQ4_1 || w.ggml_type == kGgmlQ5_1;
+  for (size_t i = 0; i < values.size(); i++) {
+    if (seen == kActBF16) values[i] = bfloat16(static_cast<float>(values[i]));
+    if (seen != kActInt8 || !stored_middle) continue;
+    const Number n = number(type, w.bytes.data() + i / 32 * type.block_bytes, static_cast<int>(i % 32));
+    values[i] = n.d * n.code + bfloat16(static_cast<float>(n.m));
+  }
+  return values;
+}
+
+Row product(const Tensor& w, const Row& x, ActKind seen, bool bf16_sums) {
   Row out(w.n);
+  if (seen == kActInt8) {
+    const Type& type = type_of(w);
+    const Codes a = int8_codes(x);
+    const size_t row_bytes = w.bytes.size() / w.n;
+    for (int r = 0; r < w.n; r++) out[r] = int8_product(type, w.bytes.data() + r * row_bytes, a, bf16_sums);
+    return out;
+  }
+  Row a = x;
+  const Row values = seen_values(w, seen);
+  if (seen == kActBF16)
+    for (double& v : a) v = bfloat16(static_cast<float>(v));
   for (int r = 0; r < w.n; r++)
     out[r] = std::inner_product(a.begin(), a.end(), values.begin() + static_cast<ptrdiff_t>(r) * w.k, 0.0);
   return out;

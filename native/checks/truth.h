@@ -1,7 +1,7 @@
 // What the kernels compute, one value at a time in double precision. Shares no code with native/kernels but the numbers
 // of the types: a mistake would have to be made twice to go unseen. What kernels round on purpose is rounded here too:
-// activations to int8 per 32 values or to bfloat16, q, k, v and the weights of values to bfloat16, sampling weights to
-// whole numbers.
+// activations to int8 per 32 values or to bfloat16, what Q4_1 and Q5_1 add to a block, in some builds sums of blocks
+// and what meets them, q, k, v and the weights of values to bfloat16, sampling weights to whole numbers.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +36,31 @@ struct Type {
 extern const std::vector<Type> kTypes;
 const Type& type_named(const std::string& name);
 
-// Value i of a block. Source of the layouts: the GGUF specification, ggml's block types.
+// A value as d * code + m, its code relative to the middle one of the type.
+struct Number {
+  double d;
+  int code;
+  double m;
+};
+// Value i of a block of integers. Source of the layouts: the GGUF specification, ggml's block types.
+Number number(const Type& type, const uint8_t* block, int i);
 double value(const Type& type, const uint8_t* block, int i);
 
 // Any bytes as codes, scales that leave values near 1 / 16.
 Tensor random_tensor(const Type& type, int n, int k);
 Tensor tensor_of(const Type& type, int n, int k, std::vector<uint8_t> bytes);
 
-// Of 32 values each: code * amax / 127, the code rounded from x * (127 / amax) in float32, ties to even.
-Row int8_rounded(const Row& x);
-// Weights meet activations of a kind; those of 16 bits are bfloat16 where these are.
-Row product(const Tensor& w, const Row& x, sixfold::ActKind seen);
+// Of 32 values each: a scale, amax / 127 rounded to bfloat16, or 0 where that is no normal number; and codes, rounded
+// from x * (1 / scale) in float32, ties to even.
+struct Codes {
+  std::vector<int> codes;
+  Row scales;
+};
+Codes int8_codes(const Row& x);
+// The values as weights that meet activations of a kind.
+Row seen_values(const Tensor& w, sixfold::ActKind seen);
+// Weights meet activations of a kind. `bf16_sums`: of int8 with KernelTable::bf16_sums.
+Row product(const Tensor& w, const Row& x, sixfold::ActKind seen, bool bf16_sums);
 
 Row rms_norm(const Row& x, const float* weight, double eps);
 double gated(double gate, double up, bool gelu);

@@ -18,18 +18,21 @@ SF_INLINE F exp_f(F x) {
   return times_power_of_two(p, n);
 }
 
-// Columns [column, column + 32) of a group of kRows rows; the first kRows of lo and hi are looked at.
+// Columns [column, column + 32) of a group of kRows rows with k columns; the first kRows of lo and hi are looked at.
 template <int kRows>
-SF_INLINE void put_columns(ActKind kind, uint8_t* group, int column, const F* lo, const F* hi) {
+SF_INLINE void put_columns(ActKind kind, uint8_t* group, int k, int column, const F* lo, const F* hi) {
   if (kind == kActInt8) {
-    if (kRows == kRowGroup) return quantize_rows(lo, hi, (ActBlock*)group + column / kQuantBlock);
+    auto* out = (ActRows<kRows, ActNumber>*)group + column / kBlockPair;
+    const int block = column / kQuantBlock % 2;
+    if (block == 0 && column + kQuantBlock == k) __builtin_memset(out, 0, sizeof *out);  // it has no neighbour
+    if (kRows == kRowGroup) return quantize_rows(lo, hi, block, (ActBlock*)out);
     ActBlock all;
-    quantize_rows(lo, hi, &all);
-    ActRows<kRows>* out = (ActRows<kRows>*)group + column / kQuantBlock;
+    quantize_rows(lo, hi, block, &all);
     for (int r = 0; r < kRows; r++) {
-      for (int c = 0; c < kQuantBlock / 4; c++) __builtin_memcpy(out->codes[c][r], all.codes[c][r], 4);
-      out->scale[r] = all.scale[r], out->scaled_sum[r] = all.scaled_sum[r];
-      out->offset[r] = all.offset[r], out->first_offset[r] = all.first_offset[r];
+      for (int c = 0; c < kQuantBlock / 4; c++) __builtin_memcpy(out->codes[c][r][block], all.codes[c][r][block], 4);
+      out->scale[r][block] = all.scale[r][block], out->scaled_sum[r][block] = all.scaled_sum[r][block];
+      out->offset[r][block] = all.offset[r][block], out->small_offset[r][block] = all.small_offset[r][block];
+      out->first_offset[r][block] = all.first_offset[r][block];
     }
   } else if (kind == kActBF16) {
     uint16_t v[kRows][32];
@@ -47,11 +50,11 @@ SF_INLINE void put_columns(ActKind kind, uint8_t* group, int column, const F* lo
 }
 
 // The same of a group that holds n_rows; all 8 of lo and hi are defined.
-SF_INLINE void put_rows(ActKind kind, uint8_t* group, int n_rows, int column, const F* lo, const F* hi) {
+SF_INLINE void put_rows(ActKind kind, uint8_t* group, int n_rows, int k, int column, const F* lo, const F* hi) {
   if (is_single(0, n_rows))
-    put_columns<1>(kind, group, column, lo, hi);
+    put_columns<1>(kind, group, k, column, lo, hi);
   else
-    put_columns<kRowGroup>(kind, group, column, lo, hi);
+    put_columns<kRowGroup>(kind, group, k, column, lo, hi);
 }
 
 // 1 / sqrt(mean(x^2) + eps); k a multiple of 32.
@@ -82,7 +85,7 @@ void pack_group(const float* x, int ldx, int n_rows, int k, ActKind kind, uint8_
       const float* p = x + (size_t)(r < n_rows ? r : 0) * ldx + i;
       lo[r] = load(p), hi[r] = load(p + 16);
     }
-    put_rows(kind, group, n_rows, i, lo, hi);
+    put_rows(kind, group, n_rows, k, i, lo, hi);
   }
 }
 
@@ -107,7 +110,7 @@ void norm_group(const float* x, int ldx, const int32_t* rows, int n_rows, int k,
       lo[r] = mul(mul(load(row[r] + i), inverse[r]), w0);
       hi[r] = mul(mul(load(row[r] + i + 16), inverse[r]), w1);
     }
-    put_rows(kind, group, n_rows, i, lo, hi);
+    put_rows(kind, group, n_rows, k, i, lo, hi);
   }
 }
 
@@ -145,7 +148,7 @@ SF_INLINE void gate_up(const float* y, int ldy, int n_rows, int n_out, ActKind k
                                       load(p + 32 * half + 16))
                                 : zero_f();
       }
-      put_rows(kind, group, rows, column + i, v[0], v[1]);
+      put_rows(kind, group, rows, k, column + i, v[0], v[1]);
     }
   }
 }

@@ -27,6 +27,7 @@ namespace sixfold {
 namespace {
 
 // clang-format off: in the order of use
+#include "act_numbers.h"
 #if defined(SF_AVX512)
 #include "simd_avx512.h"
 #elif defined(SF_AVX2)
@@ -36,7 +37,7 @@ namespace {
 #else
 #include "simd_generic.h"
 #endif
-#if !defined(SF_AVX512)
+#if !defined(SF_BF16_SUMS)
 #include "bf16_pairs.h"
 #endif
 #include "activations.h"
@@ -47,9 +48,10 @@ namespace {
 }  // namespace
 
 const KernelTable* SF_JOIN(kernels_, SF_ISA)() {
-  static const KernelTable table = {SF_STRING(SF_ISA), matmul,          norm_group,   pack_group, qkv_rows,   norm_rows,
-                                    attention,         attention_merge, gate_up_rows, add_rows,   add_scaled, softcap,
-                                    choose_experts,    argmax,          int8_peak,    bf16_peak,  read_memory};
+  static const KernelTable table = {SF_STRING(SF_ISA), kHalves == 2, matmul,     norm_group,      pack_group,
+                                    qkv_rows,          norm_rows,    attention,  attention_merge, gate_up_rows,
+                                    add_rows,          add_scaled,   softcap,    choose_experts,  argmax,
+                                    int8_peak,         bf16_peak,    read_memory};
   return &table;
 }
 

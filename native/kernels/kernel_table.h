@@ -74,6 +74,9 @@ static inline size_t attention_scratch_bytes(int head_dim) {
 
 struct KernelTable {
   const char* name;
+  // The sums of two blocks are rounded to bf16 before they meet the scales of activations, and the middles of codes are
+  // bf16: ActRows hold bits of bf16.
+  bool bf16_sums;
 
   // out[r][c] (leading dimension ldo, starting at the first tile's first column) = product for activation rows
   // [row_begin, row_begin + n_rows), row_begin a multiple of 8, and tiles [tile_begin, tile_begin + n_tiles). `aside`

@@ -11,6 +11,8 @@ namespace sixfold {
 constexpr int kLanes = 16;
 // Values that share one quantization scale, in weights and activations alike.
 constexpr int kQuantBlock = 32;
+// Products handle two such blocks side by side, in neighbouring lanes.
+constexpr int kBlockPair = 2 * kQuantBlock;
 // Activation rows that are stored side by side. Kernels exist for 1..kRowGroup rows of a group.
 constexpr int kRowGroup = 8;
 // Tokens of a KV block.
@@ -53,21 +55,26 @@ enum WeightKind : int32_t {
 // How a kernel reads its activations: int8 with a scale per 32 values, bf16, or float.
 enum ActKind : int32_t { kActInt8, kActBF16, kActFloat };
 
-// A packed weight matrix y = W a with n outputs (padded to 16) and k inputs. Tiles are ordered [n / 16][k / 32].
+// A packed weight matrix y = W a with n outputs (padded to 16) and k inputs. Tiles are ordered [n / 16][k / tile_k].
 //
-//   Codes of 16 columns x 32 k. Operand g of 8 holds k = 4g..4g+3: lane c (4 bytes) is column c.
-//     4 bits  4 vectors of 64 B: vector g is operand g in the low nibbles, operand 4 + g in the high ones. GGUF keeps
-//             k and k + 16 in one byte, too: packing its 32-value types moves whole bytes
-//     5 bits  the same, then one vector: bit g of each byte is the fifth bit of operand g
-//     6 bits  the same as 4 bits, then two vectors: bits 2 (g % 4).. of each byte of vector g / 4 are operand g's high
-//     two 8 bits  8 vectors, stored as q + 128 (unsigned)
-//   Tiles                                                    w =
-//     Q4_1  codes, 16 fp16 scales d, 16 fp16 minimums m        d * code + m
-//     Q5_1  the same with 5 bits                               d * code + m
-//     Q4_0, Q5_0, Q8_0  codes, 16 fp16 scales d                d * (code - 8, 16 or 128)
-//   Tiles of 256 k: 16 fp16 d, 16 fp16 e, 256 bytes of scales, then codes of 8 x 32 k
-//     Q4_K, Q5_K  scales: per 32 k 16 bytes s, 16 bytes t      d * s * code - e * t
-//     Q6_K        scales: per 16 k 16 signed bytes s; no e     d * s * (code - 32)
+//   Codes of 16 columns x two blocks of 32 k. A vector of 64 bytes has 16 lanes of 4 codes: lane 2c + b is column c of
+//   half the columns, block b. Operand g of 8 holds k = 4g..4g+3 of both blocks; its vectors for columns 0..7 and 8..15
+//   follow each other.
+//     4 bits  8 vectors [g][half]: operand g in the low nibbles, operand 4 + g in the high ones. GGUF keeps k and k +
+//     16
+//             in one byte, too: packing its 32-value types moves whole bytes
+//     5 bits  the same, then [half]: bit g of each byte is the fifth bit of operand g
+//     6 bits  the same as 4 bits, then [g / 4][half]: bits 2 (g % 4).. of each byte are operand g's high two
+//     8 bits  16 vectors [g][half], stored as q + 128 (unsigned)
+//   Numbers per column and block are [half][16 lanes], too.
+//   Tiles of 64 k                                            w =
+//     Q4_1, Q5_1        codes, fp16 d, bf16 middles m        d * (code - 8 or 16) + m
+//     Q4_0, Q5_0, Q8_0  codes, fp16 d                        d * (code - 8, 16 or 128)
+//   Where k is an odd number of blocks, the last one is followed by a block of zeros.
+//   Tiles of 256 k: 16 fp16 d, 16 fp16 e, 256 bytes of scales, then codes of 4 x 64 k
+//     Q4_K, Q5_K  scales: per 64 k 32 bytes s, 32 bytes t    d * s * code - e * t
+//     Q6_K        scales: per 64 k two times 32 signed bytes s, of k % 32 < 16 and of the others; no e
+//                                                            d * s * (code - 32)
 //   BF16 tile, 32 x 16 elements: [k / 2][column][2]; F32 tile: [k][column]
 struct MatrixView {
   WeightKind kind;
@@ -77,11 +84,13 @@ struct MatrixView {
   const uint8_t* tiles;
 };
 
-constexpr int kCodeBytes4 = 256, kCodeBytes5 = 320, kCodeBytes6 = 384, kCodeBytes8 = 512,
-              kCodeBytes16 = 1024;  // of 16 columns x 32 k
+constexpr int kCodeBytes4 = 512, kCodeBytes5 = 640, kCodeBytes6 = 768, kCodeBytes8 = 1024;  // of 16 columns x 64 k
+constexpr int kTileBytes16 = 1024, kTileBytes32 = 2048;                                     // BF16, F32: 32 k
 constexpr int kSuperHeader = 64 + 256;
+// Bytes of one number of 16 bits per column and block, of both blocks.
+constexpr int kPairNumbers = 64;
 
-// Bytes of codes of 16 columns x 32 k.
+// Bytes of codes of 16 columns x 64 k, of quantized types.
 static inline int code_bytes(WeightKind kind) {
   switch (kind) {
     case kWeightQ4_0:
@@ -94,10 +103,8 @@ static inline int code_bytes(WeightKind kind) {
       return kCodeBytes5;
     case kWeightQ6_K:
       return kCodeBytes6;
-    case kWeightQ8_0:
-      return kCodeBytes8;
     default:
-      return kind == kWeightBF16 ? kCodeBytes16 : 2 * kCodeBytes16;
+      return kCodeBytes8;
   }
 }
 
@@ -108,39 +115,43 @@ static inline bool is_super(WeightKind kind) {
 static inline bool has_minimum(WeightKind kind) { return kind == kWeightQ4_1 || kind == kWeightQ5_1; }
 
 // Inputs that a tile spans.
-static inline int tile_k(WeightKind kind) { return is_super(kind) ? kSuperBlock : kQuantBlock; }
+static inline int tile_k(WeightKind kind) {
+  return is_super(kind) ? kSuperBlock : kind >= kWeightBF16 ? kQuantBlock : kBlockPair;
+}
+
+// Tiles one behind the other that k inputs need.
+static inline int tiles_of(WeightKind kind, int k) { return (k + tile_k(kind) - 1) / tile_k(kind); }
 
 static inline int tile_bytes(WeightKind kind) {
-  if (is_super(kind)) return kSuperHeader + kSuperBlock / kQuantBlock * code_bytes(kind);
-  return code_bytes(kind) + (kind >= kWeightBF16 ? 0 : has_minimum(kind) ? 64 : 32);
+  if (kind >= kWeightBF16) return kind == kWeightBF16 ? kTileBytes16 : kTileBytes32;
+  if (is_super(kind)) return kSuperHeader + kSuperBlock / kBlockPair * code_bytes(kind);
+  return code_bytes(kind) + (has_minimum(kind) ? 2 : 1) * kPairNumbers;
 }
 
 static inline ActKind act_kind(WeightKind kind) {
   return kind == kWeightF32 ? kActFloat : kind == kWeightBF16 ? kActBF16 : kActInt8;
 }
 
-// Activations of kRows rows x 32 k as the integer kernels read them: weights are the unsigned register operand, and a
-// row's four codes are broadcast from memory, so one pointer and small displacements serve all rows.
-template <int kRows>
-struct alignas(kRows * 8) ActRows {
-  int8_t codes[kQuantBlock / 4][kRows][4];  // [k / 4][row][k % 4]
-  float scale[kRows];                       // amax / 127
-  float scaled_sum[kRows];                  // scale * sum(codes): multiplies a block's minimum
-  int32_t offset[kRows];                    // -128 * sum(codes): undoes the + 128 of Q8_0
-  int32_t first_offset[kRows];              // -32 * sum(first 16 codes): the same for Q6_K
+// Activations of kRows rows x two blocks of 32 k as the integer kernels read them: weights are the unsigned register
+// operand, and a row's four codes of both blocks are broadcast from memory, so one pointer and small displacements
+// serve all rows. Number: uint16_t, bits of bf16, in builds with products of bf16 pairs (KernelTable::bf16_sums), else
+// float. A last block without a neighbour has zeros beside it.
+template <int kRows, class Number>
+struct ActRows {
+  int8_t codes[kQuantBlock / 4][kRows][2][4];  // [k / 4][row][block][k % 4]
+  Number scale[kRows][2];                      // amax / 127, rounded to bf16 in every build
+  Number scaled_sum[kRows][2];                 // scale * sum(codes): multiplies a block's middle
+  int32_t offset[kRows][2];                    // -128 * sum(codes): undoes the + 128 of Q8_0
+  int32_t small_offset[kRows][2];              // -8 * sum(codes): the same for codes of 4 bits
+  int32_t first_offset[kRows][2];              // -32 * sum(first 16 codes): the same for Q6_K
 };
-using ActBlock = ActRows<kRowGroup>;
-// A group of one row is stored without room for others: an eighth of the cache lines, which at large k are more than
-// the first-level cache has.
-using ActSingle = ActRows<1>;
-static_assert(sizeof(ActBlock) == 384 && sizeof(ActSingle) == 48, "blocks have no gaps");
 
 // Whether the group that begins with row `row` of n_rows has this row alone. Producers and kernels ask the same.
 static inline bool is_single(int row, int n_rows) { return row % kRowGroup == 0 && n_rows - row == 1; }
 
 // Bytes of one group of 8 activation rows with k inputs. Groups of bf16 are [k / 2][rows][2], of float [k][rows].
 static inline size_t act_group_bytes(ActKind kind, int k) {
-  if (kind == kActInt8) return (size_t)k / kQuantBlock * sizeof(ActBlock);
+  if (kind == kActInt8) return (size_t)tiles_of(kWeightQ8_0, k) * sizeof(ActRows<kRowGroup, float>);
   return (size_t)k * kRowGroup * (kind == kActBF16 ? 2 : 4);
 }
 

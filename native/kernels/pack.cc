@@ -94,11 +94,14 @@ void read_codes(int ggml_type, const uint8_t* b, int part, uint8_t* codes) {
   }
 }
 
-// Column c of a tile's codes, from 32 codes of 4 to 6 bits.
-void put_codes(WeightKind kind, const uint8_t* codes, int c, uint8_t* out) {
-  for (int i = 0; i < 16; i++)
-    out[64 * (i / 4) + 4 * c + i % 4] = static_cast<uint8_t>((codes[i] & 15) | codes[16 + i] << 4);
-  uint8_t* planes = out + kCodeBytes4 + 4 * c;
+// Where column c of block b of a pair has its lane, in bytes of lanes of 4 in [half][16 lanes].
+int lane_at(int c, int b) { return 64 * (c / 8) + 4 * (2 * (c % 8) + b); }
+
+// Column c of block b of a tile's codes, from 32 codes of 4 to 6 bits.
+void put_codes(WeightKind kind, const uint8_t* codes, int c, int b, uint8_t* out) {
+  out += lane_at(c, b);
+  for (int i = 0; i < 16; i++) out[128 * (i / 4) + i % 4] = static_cast<uint8_t>((codes[i] & 15) | codes[16 + i] << 4);
+  uint8_t* planes = out + kCodeBytes4;
   if (code_bytes(kind) == kCodeBytes5) {
     for (int i = 0; i < 4; i++) {
       int bits = 0;
@@ -109,7 +112,7 @@ void put_codes(WeightKind kind, const uint8_t* codes, int c, uint8_t* out) {
     for (int i = 0; i < 8; i++) {
       int bits = 0;
       for (int g = 0; g < 4; g++) bits |= (codes[16 * (i / 4) + 4 * g + i % 4] >> 4 & 3) << 2 * g;
-      planes[64 * (i / 4) + i % 4] = static_cast<uint8_t>(bits);
+      planes[128 * (i / 4) + i % 4] = static_cast<uint8_t>(bits);
     }
   }
 }
@@ -148,57 +151,78 @@ uint16_t to_bf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-constexpr uint8_t kNothing[256] = {};  // a block of zeros, for the rows of padding
-
-// Q4_0, Q4_1, Q5_0, Q5_1: GGUF's bytes of nibbles are already those of the tile.
-void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out) {
-  const int bytes = block_size(type).bytes;
-  for (int c = 0; c < kLanes; c++) {
-    const Small b = small_block(type, rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing);
-    for (int g = 0; g < 4; g++) std::memcpy(out + 64 * g + 4 * c, b.nibbles + 4 * g, 4);
-    if (b.high) {
-      // Bit 4 g + i goes to bit g of byte i: an 8 x 4 transposition of bits.
-      uint32_t high, planes = 0;
-      std::memcpy(&high, b.high, 4);
-      for (int i = 0; i < 4; i++)
-        for (int g = 0; g < 8; g++) planes |= (high >> (4 * g + i) & 1) << (8 * i + g);
-      std::memcpy(out + kCodeBytes4 + 4 * c, &planes, 4);
-    }
-    uint8_t* scales = out + code_bytes(kind);
-    std::memcpy(scales + 2 * c, &b.d, 2);
-    if (has_minimum(kind)) std::memcpy(scales + 32 + 2 * c, &b.m, 2);
-  }
+float bf16_to_float(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
 }
 
-void pack_q8_0(const uint8_t* const rows[kLanes], int block, uint8_t* out) {
-  for (int c = 0; c < kLanes; c++) {
-    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * 34 : kNothing;
-    for (int g = 0; g < 8; g++) {
-      uint32_t quad;
-      std::memcpy(&quad, b + 2 + 4 * g, 4);
-      quad ^= 0x80808080u;  // q + 128
-      std::memcpy(out + 64 * g + 4 * c, &quad, 4);
+constexpr uint8_t kNothing[256] = {};  // a block of zeros, for the rows of padding
+
+// Block `block` of a row of n_blocks; zeros where there is none.
+const uint8_t* block_of(const uint8_t* row, int block, int n_blocks, int bytes) {
+  return row && block < n_blocks ? row + static_cast<size_t>(block) * bytes : kNothing;
+}
+
+// The code in the middle of those of a type with a minimum.
+int middle_code(WeightKind kind) { return code_bytes(kind) == kCodeBytes5 ? 16 : 8; }
+
+// Q4_0, Q4_1, Q5_0, Q5_1: GGUF's bytes of nibbles are already those of the tile.
+void pack_small(WeightKind kind, int type, const uint8_t* const rows[kLanes], int pair, int n_blocks, uint8_t* out) {
+  for (int c = 0; c < kLanes; c++)
+    for (int b = 0; b < 2; b++) {
+      const Small small = small_block(type, block_of(rows[c], 2 * pair + b, n_blocks, block_size(type).bytes));
+      uint8_t* codes = out + lane_at(c, b);
+      for (int g = 0; g < 4; g++) std::memcpy(codes + 128 * g, small.nibbles + 4 * g, 4);
+      if (small.high) {
+        // Bit 4 g + i goes to bit g of byte i: an 8 x 4 transposition of bits.
+        uint32_t high, planes = 0;
+        std::memcpy(&high, small.high, 4);
+        for (int i = 0; i < 4; i++)
+          for (int g = 0; g < 8; g++) planes |= (high >> (4 * g + i) & 1) << (8 * i + g);
+        std::memcpy(codes + kCodeBytes4, &planes, 4);
+      }
+      uint8_t* numbers = out + code_bytes(kind) + lane_at(c, b) / 2;
+      std::memcpy(numbers, &small.d, 2);
+      if (!has_minimum(kind)) continue;
+      const float d = half_to_float(small.d), m = half_to_float(small.m);
+      const uint16_t middle = to_bf16(m + static_cast<float>(middle_code(kind)) * d);
+      std::memcpy(numbers + kPairNumbers, &middle, 2);
     }
-    std::memcpy(out + kCodeBytes8 + 2 * c, b, 2);
-  }
+}
+
+void pack_q8_0(const uint8_t* const rows[kLanes], int pair, int n_blocks, uint8_t* out) {
+  for (int c = 0; c < kLanes; c++)
+    for (int b = 0; b < 2; b++) {
+      const uint8_t* from = block_of(rows[c], 2 * pair + b, n_blocks, 34);
+      for (int g = 0; g < 8; g++) {
+        uint32_t quad;
+        std::memcpy(&quad, from + 2 + 4 * g, 4);
+        quad ^= 0x80808080u;  // q + 128
+        std::memcpy(out + 128 * g + lane_at(c, b), &quad, 4);
+      }
+      std::memcpy(out + kCodeBytes8 + lane_at(c, b) / 2, from, 2);
+    }
 }
 
 // Q4_K, Q5_K, Q6_K: 256 k of 16 columns.
 void pack_super(WeightKind kind, int type, const uint8_t* const rows[kLanes], int block, uint8_t* out) {
   const int bytes = block_size(type).bytes;
   for (int c = 0; c < kLanes; c++) {
-    const uint8_t* b = rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing;
-    std::memcpy(out + 2 * c, type == kGgmlQ6_K ? b + 208 : b, 2);
-    std::memcpy(out + 32 + 2 * c, type == kGgmlQ6_K ? kNothing : b + 2, 2);
+    const uint8_t* from = rows[c] ? rows[c] + static_cast<size_t>(block) * bytes : kNothing;
+    std::memcpy(out + 2 * c, type == kGgmlQ6_K ? from + 208 : from, 2);
+    std::memcpy(out + 32 + 2 * c, type == kGgmlQ6_K ? kNothing : from + 2, 2);
     for (int part = 0; part < kSuperBlock / kQuantBlock; part++) {
-      uint8_t* scales = out + 64 + 32 * part + c;
+      const int pair = part / 2, b = part % 2;
+      uint8_t* scales = out + 64 + 64 * pair + lane_at(c, b) / 4;
       if (type == kGgmlQ6_K)
-        scales[0] = b[192 + 2 * part], scales[16] = b[193 + 2 * part];
+        scales[0] = from[192 + 2 * part], scales[32] = from[193 + 2 * part];
       else
-        scale_and_minimum(b + 4, part, scales, scales + 16);
+        scale_and_minimum(from + 4, part, scales, scales + 32);
       uint8_t codes[kQuantBlock];
-      read_codes(type, b, part, codes);
-      put_codes(kind, codes, c, out + kSuperHeader + part * code_bytes(kind));
+      read_codes(type, from, part, codes);
+      put_codes(kind, codes, c, b, out + kSuperHeader + pair * code_bytes(kind));
     }
   }
 }
@@ -226,7 +250,7 @@ constexpr int kTilesPerChunk = 4;
 
 void pack_chunk(void* arg, const void*, int chunk, int) {
   PackJob& job = *static_cast<PackJob*>(arg);
-  const int blocks = job.k / tile_k(job.kind);
+  const int depth = tiles_of(job.kind, job.k), n_blocks = job.k / kQuantBlock;
   const size_t size = tile_bytes(job.kind);
   for (int tile = chunk * kTilesPerChunk; tile < (chunk + 1) * kTilesPerChunk && tile < job.n_tiles; tile++) {
     const uint8_t* rows[kLanes];
@@ -234,18 +258,18 @@ void pack_chunk(void* arg, const void*, int chunk, int) {
     tile_rows(job, tile, rows, &type);
     for (const uint8_t* row : rows)  // they are read again at once, from the cache
       if (row && first_not_finite(type, row, job.k) >= 0) job.finite.store(false, std::memory_order_relaxed);
-    for (int b = 0; b < blocks; b++) {
-      uint8_t* out = job.tiles + (static_cast<size_t>(tile) * blocks + b) * size;
+    for (int b = 0; b < depth; b++) {
+      uint8_t* out = job.tiles + (static_cast<size_t>(tile) * depth + b) * size;
       if (job.kind == kWeightF32)
         pack_f32(rows, type, b, out);
       else if (job.kind == kWeightBF16)
         pack_bf16(rows, type, b, out);
       else if (job.kind == kWeightQ8_0)
-        pack_q8_0(rows, b, out);
+        pack_q8_0(rows, b, n_blocks, out);
       else if (is_super(job.kind))
         pack_super(job.kind, type, rows, b, out);
       else
-        pack_small(job.kind, type, rows, b, out);
+        pack_small(job.kind, type, rows, b, n_blocks, out);
     }
   }
 }
@@ -329,10 +353,7 @@ void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, f
         for (int j = 0; j < kQuantBlock; j++) out[j] = half_to_float(load_u16(b + 2 * j));
         break;
       case kGgmlBF16:
-        for (int j = 0; j < kQuantBlock; j++) {
-          const uint32_t bits = static_cast<uint32_t>(load_u16(b + 2 * j)) << 16;
-          std::memcpy(out + j, &bits, 4);
-        }
+        for (int j = 0; j < kQuantBlock; j++) out[j] = bf16_to_float(load_u16(b + 2 * j));
         break;
       case kGgmlQ8_0:
         d = half_to_float(load_u16(b));
@@ -385,7 +406,7 @@ MatrixView pack_part(const PackSource* sources, int n_sources, bool interleave, 
               {true}};
   const int n_chunks = (job.n_tiles + kTilesPerChunk - 1) / kTilesPerChunk;
   if (n_chunks > kMaxChunks) throw std::invalid_argument("a matrix has at most 3.8 million rows");
-  const size_t size = static_cast<size_t>(job.n_tiles) * (job.k / tile_k(kind)) * tile_bytes(kind);
+  const size_t size = static_cast<size_t>(job.n_tiles) * tiles_of(kind, job.k) * tile_bytes(kind);
   job.tiles = arena.allocate(size);
   pool.run({Phase{pack_chunk, nullptr, n_chunks}}, &job);
   if (!job.finite)
@@ -445,57 +466,55 @@ void matmul(const KernelTable& kernels, const PackedMatrix& w, const uint8_t* ac
 
 namespace {
 
-// Operand g, column c, byte i of a tile's codes.
-int code_at(WeightKind kind, const uint8_t* codes, int g, int c, int i) {
-  const int at = 4 * c + i;
-  if (kind == kWeightQ8_0) return codes[64 * g + at];
-  const int both = codes[64 * (g % 4) + at], low = g < 4 ? both & 15 : both >> 4;
-  if (code_bytes(kind) == kCodeBytes5) return low | (codes[kCodeBytes4 + at] >> g & 1) << 4;
-  if (code_bytes(kind) == kCodeBytes6) return low | (codes[kCodeBytes4 + 64 * (g / 4) + at] >> 2 * (g % 4) & 3) << 4;
+// Byte i of operand g of the lane at `codes`.
+int code_at(WeightKind kind, const uint8_t* codes, int g, int i) {
+  if (kind == kWeightQ8_0) return codes[128 * g + i];
+  const int both = codes[128 * (g % 4) + i], low = g < 4 ? both & 15 : both >> 4;
+  if (code_bytes(kind) == kCodeBytes5) return low | (codes[kCodeBytes4 + i] >> g & 1) << 4;
+  if (code_bytes(kind) == kCodeBytes6) return low | (codes[kCodeBytes4 + 128 * (g / 4) + i] >> 2 * (g % 4) & 3) << 4;
   return low;
 }
 
+// Column c, input k of tile t.
 float value_at(const MatrixView& v, const uint8_t* t, int c, int k) {
-  const int part = k / kQuantBlock, i = k % kQuantBlock;
-  const auto half = [&](const uint8_t* p) { return half_to_float(load_u16(p + 2 * c)); };
+  const int pair = k / kBlockPair, b = k / kQuantBlock % 2, i = k % kQuantBlock;
   float x;
   switch (v.kind) {
     case kWeightF32:
       std::memcpy(&x, t + 4 * (i * kLanes + c), 4);
       return x;
-    case kWeightBF16: {
-      const uint32_t bits = static_cast<uint32_t>(load_u16(t + 4 * (i / 2 * kLanes + c) + 2 * (i % 2))) << 16;
-      std::memcpy(&x, &bits, 4);
-      return x;
-    }
+    case kWeightBF16:
+      return bf16_to_float(load_u16(t + 4 * (i / 2 * kLanes + c) + 2 * (i % 2)));
     default:
       break;
   }
-  const uint8_t* codes = is_super(v.kind) ? t + kSuperHeader + part * code_bytes(v.kind) : t;
-  const int code = code_at(v.kind, codes, i / 4, c, i % 4);
-  const uint8_t* scales = t + 64 + 32 * part + c;
+  const uint8_t* codes = is_super(v.kind) ? t + kSuperHeader + pair * code_bytes(v.kind) : t;
+  const auto code = code_at(v.kind, codes + lane_at(c, b), i / 4, i % 4);
+  const uint8_t *scales = t + 64 + 64 * pair + lane_at(c, b) / 4, *numbers = t + code_bytes(v.kind) + lane_at(c, b) / 2;
   switch (v.kind) {
     case kWeightQ4_1:
     case kWeightQ5_1:
-      return half(t + code_bytes(v.kind)) * static_cast<float>(code) + half(t + code_bytes(v.kind) + 32);
+      return half_to_float(load_u16(numbers)) * static_cast<float>(code - middle_code(v.kind)) +
+             bf16_to_float(load_u16(numbers + kPairNumbers));
     case kWeightQ6_K:
-      return half(t) * static_cast<float>(static_cast<int8_t>(scales[i / 16 * 16])) * static_cast<float>(code - 32);
+      return half_to_float(load_u16(t + 2 * c)) * static_cast<float>(static_cast<int8_t>(scales[i / 16 * 32])) *
+             static_cast<float>(code - 32);
     case kWeightQ4_K:
     case kWeightQ5_K:
-      return half(t) * static_cast<float>(scales[0]) * static_cast<float>(code) -
-             half(t + 32) * static_cast<float>(scales[16]);
+      return half_to_float(load_u16(t + 2 * c)) * static_cast<float>(scales[0]) * static_cast<float>(code) -
+             half_to_float(load_u16(t + 32 + 2 * c)) * static_cast<float>(scales[32]);
     default:
-      return half(t + code_bytes(v.kind)) * static_cast<float>(code - (v.kind == kWeightQ8_0   ? 128
-                                                                       : v.kind == kWeightQ5_0 ? 16
-                                                                                               : 8));
+      return half_to_float(load_u16(numbers)) * static_cast<float>(code - (v.kind == kWeightQ8_0   ? 128
+                                                                           : v.kind == kWeightQ5_0 ? 16
+                                                                                                   : 8));
   }
 }
 
 void unpack_part(const MatrixView& v, float* out) {
-  const int width = tile_k(v.kind), blocks = v.k / width;
+  const int width = tile_k(v.kind), depth = tiles_of(v.kind, v.k);
   for (int n = 0; n < v.n_true; n++)
     for (int k = 0; k < v.k; k++) {
-      const size_t index = static_cast<size_t>(n / kLanes) * blocks + k / width;
+      const size_t index = static_cast<size_t>(n / kLanes) * depth + k / width;
       out[static_cast<size_t>(n) * v.k + k] = value_at(v, v.tiles + index * tile_bytes(v.kind), n % kLanes, k % width);
     }
 }

@@ -14,6 +14,9 @@ struct F {
 struct I {
   __m256i lo, hi;
 };
+typedef __m256i Quads;
+typedef float ActNumber;  // a scale or sum of activations
+using ActBlock = ActRows<kRowGroup, ActNumber>;
 
 SF_INLINE F zero_f() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 SF_INLINE I zero_i() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -49,7 +52,6 @@ SF_INLINE I and_i(I a, I b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_s
 SF_INLINE I or_i(I a, I b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
 SF_INLINE I max_i(I a, I b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
 SF_INLINE I shift_left(I x, int n) { return {_mm256_slli_epi32(x.lo, n), _mm256_slli_epi32(x.hi, n)}; }
-SF_INLINE I shift_right(I x, int n) { return {_mm256_srai_epi32(x.lo, n), _mm256_srai_epi32(x.hi, n)}; }
 // x + (n << 23) in the bits: n is a whole number that leaves the exponent in range.
 SF_INLINE F times_power_of_two(F x, F n) { return from_bits(add_i(bits(x), shift_left(to_int(n), 23))); }
 // As in simd_avx512.h, from an estimate of 12 bits, so two steps of Newton's method.
@@ -81,12 +83,30 @@ SF_INLINE F load_f16(const void* p) {
   const __m128i* q = (const __m128i*)p;
   return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
 }
+SF_INLINE __m256i load_twice(const void* p) {
+  int64_t both;
+  __builtin_memcpy(&both, p, 8);
+  return _mm256_set1_epi64x(both);
+}
+SF_INLINE I load_pair(const int32_t* p) { return {load_twice(p), load_twice(p)}; }
+SF_INLINE Quads load_quads(const int8_t (*a)[4]) { return load_twice(a); }
+SF_INLINE F spread(F x, int half) {
+  const __m256 y = half ? x.hi : x.lo;
+  return {_mm256_permutevar8x32_ps(y, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+          _mm256_permutevar8x32_ps(y, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
+}
+SF_INLINE __m256 neighbours_added(F x) {
+  // Quarters of hi and lo alternate.
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_hadd_ps(x.lo, x.hi)), 0xd8));
+}
+// Lanes 2i and 2i + 1 of a, then of b, added.
+SF_INLINE F add_neighbours(F a, F b) { return {neighbours_added(a), neighbours_added(b)}; }
 #define SF_OPAQUE(x) __asm__ volatile("" : "+x"((x).lo), "+x"((x).hi))
 
 #if defined(SF_AVXVNNI)
 constexpr bool kDotTakesBytes = true;
 SF_INLINE __m256i dot4_half(__m256i acc, __m256i w, __m256i a) { return _mm256_dpbusd_avx_epi32(acc, w, a); }
-SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
+SF_INLINE I dot4_centred(I acc, I, Quads) { return acc; }
 #else
 // Neighbouring products are added in 16 bits, which holds for codes of 7 bits; whole bytes go through dot4_centred.
 constexpr bool kDotTakesBytes = false;
@@ -98,32 +118,19 @@ SF_INLINE __m256i dot4_centred_half(__m256i acc, __m256i w, __m256i a) {
   return dot4_half(acc, _mm256_abs_epi8(q), _mm256_sign_epi8(a, q));
 }
 #define SF_PAIR_SUMS
-// Lanes of 16 bits: products of unsigned bytes w with the four signed bytes at a, neighbours added.
-SF_INLINE I products_of_pairs(I w, const int8_t* a) {
-  int32_t quad;
-  __builtin_memcpy(&quad, a, 4);
-  const __m256i v = _mm256_set1_epi32(quad);
-  return {_mm256_maddubs_epi16(w.lo, v), _mm256_maddubs_epi16(w.hi, v)};
-}
+// Lanes of 16 bits: products of unsigned bytes w with the signed bytes of a, neighbours added.
+SF_INLINE I products_of_pairs(I w, Quads a) { return {_mm256_maddubs_epi16(w.lo, a), _mm256_maddubs_epi16(w.hi, a)}; }
 SF_INLINE I add_pairs(I a, I b) { return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)}; }
 SF_INLINE I sums_of_pairs(I x) {
   const __m256i ones = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(x.lo, ones), _mm256_madd_epi16(x.hi, ones)};
 }
 // As dot4, with w - 128 for w.
-SF_INLINE I dot4_centred(I acc, I w, const int8_t* a) {
-  int32_t quad;
-  __builtin_memcpy(&quad, a, 4);
-  const __m256i v = _mm256_set1_epi32(quad);
-  return {dot4_centred_half(acc.lo, w.lo, v), dot4_centred_half(acc.hi, w.hi, v)};
+SF_INLINE I dot4_centred(I acc, I w, Quads a) {
+  return {dot4_centred_half(acc.lo, w.lo, a), dot4_centred_half(acc.hi, w.hi, a)};
 }
 #endif
-SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  int32_t quad;
-  __builtin_memcpy(&quad, a, 4);
-  const __m256i v = _mm256_set1_epi32(quad);
-  return {dot4_half(acc.lo, w.lo, v), dot4_half(acc.hi, w.hi, v)};
-}
+SF_INLINE I dot4(I acc, I w, Quads a) { return {dot4_half(acc.lo, w.lo, a), dot4_half(acc.hi, w.hi, a)}; }
 SF_INLINE F first(int n, F x, F y) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256 lo = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
@@ -192,28 +199,26 @@ SF_INLINE F rotate_pairs(F x, F t) { return {rotate_half(x.lo, t.lo), rotate_hal
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 
 // As in simd_avx512.h, row by row.
-SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
   const I magnitude = set1_i(0x7fffffff);
   const __m256i ones = _mm256_set1_epi8(1);
   for (int r = 0; r < kRowGroup; r++) {
     const int32_t top = max_lanes_i(max_i(and_i(bits(lo[r]), magnitude), and_i(bits(hi[r]), magnitude)));
     float amax;
     __builtin_memcpy(&amax, &top, 4);
-    const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
+    const float scale = act_scale(amax);
+    const F inverse = set1(act_inverse(scale));
     const I a = to_int(mul(lo[r], inverse)), b = to_int(mul(hi[r], inverse));
     // Packing interleaves 128-bit lanes: quads 0, 2, 4, 6 and then 1, 3, 5, 7.
     const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
     const __m256i codes = _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     int32_t quads[8];
     _mm256_storeu_si256((__m256i*)quads, codes);
-    for (int quad = 0; quad < 8; quad++) __builtin_memcpy(out->codes[quad][r], quads + quad, 4);
+    for (int quad = 0; quad < 8; quad++) __builtin_memcpy(out->codes[quad][r][block], quads + quad, 4);
     const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, codes), _mm256_set1_epi16(1));
     const __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
     const __m128i both = _mm_hadd_epi32(_mm_hadd_epi32(first, second), _mm_setzero_si128());
-    const int32_t first_sum = _mm_cvtsi128_si32(both), sum = first_sum + _mm_extract_epi32(both, 1);
-    out->scale[r] = amax / 127.0f;
-    out->scaled_sum[r] = out->scale[r] * (float)sum;
-    out->offset[r] = (int32_t)(-128u * (uint32_t)sum);
-    out->first_offset[r] = (int32_t)(-32u * (uint32_t)first_sum);
+    const int32_t first_sum = _mm_cvtsi128_si32(both);
+    put_numbers(out, r, block, scale, first_sum, first_sum + _mm_extract_epi32(both, 1));
   }
 }

@@ -8,9 +8,14 @@
 // Blocks of keys, and vectors of values, that attention sums at once.
 #define SF_SCORE_BLOCKS 4
 #define SF_WEIGH_VECTORS 4
+// Products of bf16 pairs exist: sums of two blocks become one.
+#define SF_BF16_SUMS
 
-typedef __m512 F;   // 16 floats
-typedef __m512i I;  // 16 int32, or 64 bytes
+typedef __m512 F;            // 16 floats
+typedef __m512i I;           // 16 int32, or 64 bytes
+typedef __m512i Quads;       // two times four int8, again and again
+typedef uint16_t ActNumber;  // a scale or sum of activations: bits of bf16
+using ActBlock = ActRows<kRowGroup, ActNumber>;
 
 SF_INLINE F zero_f() { return _mm512_setzero_ps(); }
 SF_INLINE I zero_i() { return _mm512_setzero_si512(); }
@@ -58,8 +63,7 @@ SF_INLINE I with_two_bits(I x, I plane, int g) {
   return _mm512_ternarylogic_epi32(moved, _mm512_set1_epi8(0x30), x, 0xEA);
 }
 SF_INLINE I sub_i(I a, I b) { return _mm512_sub_epi32(a, b); }
-// Of signed lanes.
-SF_INLINE I shift_right(I x, int n) { return _mm512_srai_epi32(x, n); }
+SF_INLINE I shift_left(I x, int n) { return _mm512_slli_epi32(x, n); }
 SF_INLINE F load_u8(const void* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
@@ -67,17 +71,32 @@ SF_INLINE F load_i8(const void* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
 SF_INLINE F load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+// The two numbers at p in even and odd lanes.
+SF_INLINE I load_pair(const int32_t* p) {
+  int64_t both;
+  __builtin_memcpy(&both, p, 8);
+  return _mm512_set1_epi64(both);
+}
+// Lanes 2i and 2i + 1: lane 8 half + i of x.
+SF_INLINE F spread(F x, int half) {
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(8 * half)), x);
+}
 // Whether dot4 takes codes of 8 bits; 4 to 6 bits it always does. If not, dot4_centred takes them less 128.
 constexpr bool kDotTakesBytes = true;
-SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
+SF_INLINE I dot4_centred(I acc, I, Quads) { return acc; }
 // Hides a register's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+v"(x))
-// Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the four signed bytes at a.
-SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  int32_t quad;
-  __builtin_memcpy(&quad, a, 4);
-  return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(quad));
+SF_INLINE Quads load_quads(const int8_t (*a)[4]) {
+  int64_t both;
+  __builtin_memcpy(&both, a, 8);
+  return _mm512_set1_epi64(both);
 }
+// Lane c: acc + the dot product of unsigned bytes w[4c..4c+3] with the first four of a in even lanes, the others in
+// odd.
+SF_INLINE I dot4(I acc, I w, Quads a) { return _mm512_dpbusd_epi32(acc, w, a); }
+// Bf16 of a's lanes, then of b's, ties to even: pairs of neighbours.
+SF_INLINE I join_bf16(F a, F b) { return (I)_mm512_cvtne2ps_pbh(b, a); }
 // Lane c: acc + the dot product of bf16 w[2c], w[2c+1] with the bf16 pair at b.
 SF_INLINE F dot2_bf16(F acc, I w, const void* b) {
   int32_t pair;
@@ -117,9 +136,27 @@ SF_INLINE F rotate_pairs(F x, F t) {
   return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(t), _mm512_mul_ps(swap_pairs(x), _mm512_movehdup_ps(t)));
 }
 
+// One block's numbers of 8 rows beside those of the other block.
+SF_INLINE void put_bf16(ActNumber (*out)[2], int block, __m128i x) {
+  const __m256i lanes = _mm256_cvtepu16_epi32(x);
+  _mm256_mask_storeu_epi16(out, (__mmask16)(0x5555 << block), _mm256_or_si256(lanes, _mm256_slli_epi32(lanes, 16)));
+}
+SF_INLINE void put_negative(int32_t (*out)[2], int block, __m256i x) {
+  const __m512i lanes = _mm512_cvtepu32_epi64(_mm256_sub_epi32(_mm256_setzero_si256(), x));
+  _mm512_mask_storeu_epi32(out, (__mmask16)(0x5555 << block), _mm512_or_si512(lanes, _mm512_slli_epi64(lanes, 32)));
+}
+// Quads g and g + 1 of 8 rows.
+SF_INLINE void put_quads(ActBlock* out, int g, int block, __m512i x) {
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __mmask16 where = (__mmask16)(0x5555 << block);
+  _mm512_mask_storeu_epi32(out->codes[g], where, _mm512_permutexvar_epi32(lanes, x));
+  _mm512_mask_storeu_epi32(out->codes[g + 1], where, _mm512_permutexvar_epi32(lanes, _mm512_shuffle_i64x2(x, x, 0xee)));
+}
+
 // 32 values of 8 rows to codes, scales and sums. The largest magnitude is found on the bit patterns, where NaN is
-// above everything: a NaN makes the scale NaN and so reaches the row's result instead of being quantized away.
-SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+// above everything: a NaN makes the scale NaN and so reaches the row's result instead of being quantized away. They
+// become block 0 or 1 of the pair.
+SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i a[8], b[4], c[2];
   for (int r = 0; r < 8; r++)
@@ -134,10 +171,11 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
   __m512i top = _mm512_max_epi32(_mm512_shuffle_i32x4(c[0], c[1], 0x88), _mm512_shuffle_i32x4(c[0], c[1], 0xdd));
   top = _mm512_max_epi32(top, _mm512_shuffle_i32x4(top, top, 0xb1));  // lanes: rows 0-3 twice, rows 4-7 twice
   const __m256 amax = _mm256_castsi256_ps(_mm512_castsi512_si256(_mm512_shuffle_i32x4(top, top, 0x08)));
-  const __m256 most = _mm256_set1_ps(127.0f);
-  const __m256 scale = _mm256_div_ps(amax, most);
+  // A bf16 is the upper half of a float. Numbers that are not normal become zero.
+  const __m128i rounded = (__m128i)_mm256_cvtneps_pbh(_mm256_div_ps(amax, _mm256_set1_ps(127.0f)));
+  const __m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(rounded), 16));
   const __m512 inverse = _mm512_castps256_ps512(
-      _mm256_maskz_div_ps(_mm256_cmp_ps_mask(amax, _mm256_setzero_ps(), _CMP_NEQ_UQ), most, amax));
+      _mm256_maskz_div_ps(_mm256_cmp_ps_mask(scale, _mm256_setzero_ps(), _CMP_NEQ_UQ), _mm256_set1_ps(1.0f), scale));
   __m512i words[8], bytes[4];
   for (int r = 0; r < 8; r++) {
     const __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32(r), inverse);
@@ -154,17 +192,17 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
     const __m512i high = _mm512_castps_si512(half ? _mm512_shuffle_ps(x2, x3, 0xdd) : _mm512_shuffle_ps(x2, x3, 0x88));
     const __m512i first = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high);
     const __m512i second = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high);
-    _mm512_store_si512(out->codes[4 * half], first);
-    _mm512_store_si512(out->codes[4 * half + 2], second);
+    put_quads(out, 4 * half, block, first);
+    put_quads(out, 4 * half + 2, block, second);
     sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, ones, first), ones, second);
     if (!half) firsts = sum;
   }
   const __m256i first_sums = _mm256_add_epi32(_mm512_castsi512_si256(firsts), _mm512_extracti64x4_epi64(firsts, 1));
   const __m256i sums = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-  _mm256_store_ps(out->scale, scale);
-  _mm256_store_ps(out->scaled_sum, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums)));
-  _mm256_store_si256((__m256i*)out->offset, _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sums, 7)));
-  _mm256_store_si256((__m256i*)out->first_offset,
-                     _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(first_sums, 5)));
+  put_bf16(out->scale, block, rounded);
+  put_bf16(out->scaled_sum, block, (__m128i)_mm256_cvtneps_pbh(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums))));
+  put_negative(out->offset, block, _mm256_slli_epi32(sums, 7));
+  put_negative(out->small_offset, block, _mm256_slli_epi32(sums, 3));
+  put_negative(out->first_offset, block, _mm256_slli_epi32(first_sums, 5));
 }
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }

@@ -12,6 +12,16 @@ typedef float F __attribute__((vector_size(64)));
 typedef int32_t I __attribute__((vector_size(64)));
 typedef uint32_t U __attribute__((vector_size(64)));
 typedef int16_t S __attribute__((vector_size(64)));
+// Bytes 0 and 2, and 1 and 3, of the first four, widened to int16; of the others.
+struct Quads {
+#if defined(__SSE2__)
+  __m128i even, odd;
+#else
+  int32_t even[2], odd[2];
+#endif
+};
+typedef float ActNumber;  // a scale or sum of activations
+using ActBlock = ActRows<kRowGroup, ActNumber>;
 
 SF_INLINE F zero_f() { return F{}; }
 SF_INLINE I zero_i() { return I{}; }
@@ -62,7 +72,6 @@ SF_INLINE I with_two_bits(I x, I plane, int g) {
 }
 SF_INLINE I sub_i(I a, I b) { return (I)((U)a - (U)b); }
 SF_INLINE I shift_left(I x, int n) { return x << n; }
-SF_INLINE I shift_right(I x, int n) { return x >> n; }
 SF_INLINE F load_u8(const void* p) {
   uint8_t b[16];
   __builtin_memcpy(b, p, 16);
@@ -88,37 +97,56 @@ SF_INLINE F load_f16(const void* p) {
   const I special = (x & 0x7c00) == 0x7c00;
   return (F)(sign | (special ? (magnitude | 0x7f800000) : (I)scaled));
 }
-// Lane c: acc + bytes 4c and 4c + 2 of w (unsigned) times the int16 pair `even`, bytes 4c + 1 and 4c + 3 times `odd`.
+SF_INLINE I load_pair(const int32_t* p) {
+  const I x = {p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1]};
+  return x;
+}
+SF_INLINE F spread(F x, int half) {
+  return half ? __builtin_shufflevector(x, x, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15)
+              : __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+}
+SF_INLINE F add_neighbours(F a, F b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
 #if defined(__SSE2__)
+SF_INLINE Quads load_quads(const int8_t (*a)[4]) {
+  const __m128i once = _mm_loadl_epi64((const __m128i*)a), x = _mm_unpacklo_epi64(once, once);
+  return {_mm_srai_epi16(_mm_slli_epi16(x, 8), 8), _mm_srai_epi16(x, 8)};
+}
 // Every x86-64 adds neighbouring products of int16 in one instruction.
-SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
-  const __m128i e = _mm_set1_epi32(even), o = _mm_set1_epi32(odd), low_bytes = _mm_set1_epi16(0x00ff);
+SF_INLINE I dot4(I acc, I w, Quads a) {
+  const __m128i low_bytes = _mm_set1_epi16(0x00ff);
   for (int i = 0; i < 4; i++) {
     __m128i x, sum;
     __builtin_memcpy(&x, (const char*)&w + 16 * i, 16);
     __builtin_memcpy(&sum, (const char*)&acc + 16 * i, 16);
-    sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_and_si128(x, low_bytes), e));
-    sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_srli_epi16(x, 8), o));
+    sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_and_si128(x, low_bytes), a.even));
+    sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_srli_epi16(x, 8), a.odd));
     __builtin_memcpy((char*)&acc + 16 * i, &sum, 16);
   }
   return acc;
 }
 #else
+SF_INLINE Quads load_quads(const int8_t (*a)[4]) {
+  Quads x;
+  for (int b = 0; b < 2; b++) {
+    x.even[b] = (uint16_t)(int16_t)a[b][0] | (uint32_t)(uint16_t)(int16_t)a[b][2] << 16;
+    x.odd[b] = (uint16_t)(int16_t)a[b][1] | (uint32_t)(uint16_t)(int16_t)a[b][3] << 16;
+  }
+  return x;
+}
 // Products of a byte with a signed byte fit 16 bits: multiply as int16, then widen the sums.
-SF_INLINE I dot4_pairs(I acc, I w, int32_t even, int32_t odd) {
-  const I p = (I)((S)(w & 0x00ff00ff) * (S)set1_i(even)), q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)set1_i(odd));
+SF_INLINE I dot4(I acc, I w, Quads a) {
+  const I p = (I)((S)(w & 0x00ff00ff) * (S)load_pair(a.even)),
+          q = (I)((S)((w >> 8) & 0x00ff00ff) * (S)load_pair(a.odd));
   return add_i(acc, (((p << 16) >> 16) + (p >> 16)) + (((q << 16) >> 16) + (q >> 16)));
 }
 #endif
 constexpr bool kDotTakesBytes = true;
-SF_INLINE I dot4_centred(I acc, I, const int8_t*) { return acc; }
+SF_INLINE I dot4_centred(I acc, I, Quads) { return acc; }
 // Hides a variable's content from the optimizer.
 #define SF_OPAQUE(x) __asm__ volatile("" : "+m"(x))
-SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  const int32_t even = (uint16_t)(int16_t)a[0] | (uint32_t)(uint16_t)(int16_t)a[2] << 16;
-  const int32_t odd = (uint16_t)(int16_t)a[1] | (uint32_t)(uint16_t)(int16_t)a[3] << 16;
-  return dot4_pairs(acc, w, even, odd);
-}
 SF_INLINE F first(int n, F x, F y) {
   const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return lane < n ? x : y;
@@ -188,22 +216,20 @@ SF_INLINE void store_int8(int8_t* p, I x) {
 }
 SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 // As in simd_avx512.h, row by row.
-SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
   const I magnitude = set1_i(0x7fffffff);
   for (int r = 0; r < kRowGroup; r++) {
     const int32_t top = max_lanes_i(max_i(and_i(bits(lo[r]), magnitude), and_i(bits(hi[r]), magnitude)));
     float amax;
     __builtin_memcpy(&amax, &top, 4);
-    const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
+    const float scale = act_scale(amax);
+    const F inverse = set1(act_inverse(scale));
     const I a = to_int(mul(lo[r], inverse)), b = to_int(mul(hi[r], inverse));
-    const int32_t first_sum = sum_lanes_i(a), sum = first_sum + sum_lanes_i(b);
+    const int32_t first_sum = sum_lanes_i(a);
     int8_t codes[32];
     store_int8(codes, a);
     store_int8(codes + 16, b);
-    for (int quad = 0; quad < 8; quad++) __builtin_memcpy(out->codes[quad][r], codes + 4 * quad, 4);
-    out->scale[r] = amax / 127.0f;
-    out->scaled_sum[r] = out->scale[r] * (float)sum;
-    out->offset[r] = (int32_t)(-128u * (uint32_t)sum);
-    out->first_offset[r] = (int32_t)(-32u * (uint32_t)first_sum);
+    for (int quad = 0; quad < 8; quad++) __builtin_memcpy(out->codes[quad][r][block], codes + 4 * quad, 4);
+    put_numbers(out, r, block, scale, first_sum, first_sum + sum_lanes_i(b));
   }
 }

@@ -14,6 +14,9 @@ struct F {
 struct I {
   int32x4_t v[4];
 };
+typedef int8x16_t Quads;
+typedef float ActNumber;  // a scale or sum of activations
+using ActBlock = ActRows<kRowGroup, ActNumber>;
 
 SF_INLINE F set1(float x) {
   const float32x4_t y = vdupq_n_f32(x);
@@ -71,7 +74,6 @@ SF_INLINE I shift_left(I x, int n) {
   SF_UNROLL for (int i = 0; i < 4; i++) x.v[i] = vshlq_s32(x.v[i], vdupq_n_s32(n));
   return x;
 }
-SF_INLINE I shift_right(I x, int n) { return shift_left(x, -n); }  // a shift to the left by less than nothing
 SF_INLINE F times_power_of_two(F x, F n) { return from_bits(add_i(bits(x), shift_left(to_int(n), 23))); }
 SF_INLINE F reciprocal(F x) { return div(set1(1.0f), x); }
 // Of unsigned bytes: to the left, or to the right by -n.
@@ -108,16 +110,32 @@ SF_INLINE F load_f16(const void* p) {
 
 // sdot multiplies signed bytes: codes of 4 to 6 bits are that, too; whole bytes go through dot4_centred.
 constexpr bool kDotTakesBytes = false;
-SF_INLINE I dot4(I acc, I w, const int8_t* a) {
-  int32_t quad;
-  __builtin_memcpy(&quad, a, 4);
-  const int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(quad));
-  SF_UNROLL for (int i = 0; i < 4; i++) acc.v[i] = vdotq_s32(acc.v[i], vreinterpretq_s8_s32(w.v[i]), v);
+SF_INLINE Quads load_quads(const int8_t (*a)[4]) {
+  int64_t both;
+  __builtin_memcpy(&both, a, 8);
+  return vreinterpretq_s8_s64(vdupq_n_s64(both));
+}
+SF_INLINE I dot4(I acc, I w, Quads a) {
+  SF_UNROLL for (int i = 0; i < 4; i++) acc.v[i] = vdotq_s32(acc.v[i], vreinterpretq_s8_s32(w.v[i]), a);
   return acc;
 }
-SF_INLINE I dot4_centred(I acc, I w, const int8_t* a) {
+SF_INLINE I dot4_centred(I acc, I w, Quads a) {
   SF_UNROLL for (int i = 0; i < 4; i++) w.v[i] = veorq_s32(w.v[i], vdupq_n_s32((int32_t)0x80808080u));
   return dot4(acc, w, a);
+}
+SF_INLINE I load_pair(const int32_t* p) {
+  int64_t both;
+  __builtin_memcpy(&both, p, 8);
+  const int32x4_t x = vreinterpretq_s32_s64(vdupq_n_s64(both));
+  return {{x, x, x, x}};
+}
+SF_INLINE F spread(F x, int half) {
+  const float32x4_t a = x.v[2 * half], b = x.v[2 * half + 1];
+  return {{vzip1q_f32(a, a), vzip2q_f32(a, a), vzip1q_f32(b, b), vzip2q_f32(b, b)}};
+}
+SF_INLINE F add_neighbours(F a, F b) {
+  return {
+      {vpaddq_f32(a.v[0], a.v[1]), vpaddq_f32(a.v[2], a.v[3]), vpaddq_f32(b.v[0], b.v[1]), vpaddq_f32(b.v[2], b.v[3])}};
 }
 SF_INLINE F first(int n, F x, F y) {
   static const int32_t lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -176,13 +194,14 @@ SF_INLINE F rotate_pairs(F x, F t) {
 SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // As in simd_avx512.h, row by row.
-SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
+SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
   const I magnitude = set1_i(0x7fffffff);
   for (int r = 0; r < kRowGroup; r++) {
     const int32_t top = max_lanes_i(max_i(and_i(bits(lo[r]), magnitude), and_i(bits(hi[r]), magnitude)));
     float amax;
     __builtin_memcpy(&amax, &top, 4);
-    const F inverse = set1(amax != 0.0f ? 127.0f / amax : 0.0f);
+    const float scale = act_scale(amax);
+    const F inverse = set1(act_inverse(scale));
     const I part[2] = {to_int(mul(lo[r], inverse)), to_int(mul(hi[r], inverse))};
     int32_t sum[2];
     for (int half = 0; half < 2; half++) {
@@ -192,11 +211,8 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, ActBlock* out) {
       sum[half] = vaddlvq_s8(codes);
       int8_t bytes[16];
       vst1q_s8(bytes, codes);
-      for (int quad = 0; quad < 4; quad++) __builtin_memcpy(out->codes[4 * half + quad][r], bytes + 4 * quad, 4);
+      for (int quad = 0; quad < 4; quad++) __builtin_memcpy(out->codes[4 * half + quad][r][block], bytes + 4 * quad, 4);
     }
-    out->scale[r] = amax / 127.0f;
-    out->scaled_sum[r] = out->scale[r] * (float)(sum[0] + sum[1]);
-    out->offset[r] = -128 * (sum[0] + sum[1]);
-    out->first_offset[r] = -32 * sum[0];
+    put_numbers(out, r, block, scale, sum[0], sum[0] + sum[1]);
   }
 }

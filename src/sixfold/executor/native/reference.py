@@ -1,25 +1,37 @@
 """NumPy truth of every native operation: slow, plain, float64 where the kernels round only by order of summation.
 
-What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values or to bfloat16, q, k and v,
-attention's weights and weights of 16 bits to bfloat16. The tests compare every build of the kernels with this file.
+What a kernel rounds on purpose is rounded here too: activations to int8 per 32 values or to bfloat16, sums of blocks in
+some builds, q, k and v, attention's weights and weights of 16 bits to bfloat16. The tests compare every build of the
+kernels with this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sixfold.executor.native.kernels import Matrix
-from sixfold.executor.native.reference_types import BF16, F16, F32, dequantize
+from sixfold.executor.native.reference_types import (
+    BF16,
+    F16,
+    F32,
+    Q4_1,
+    Q5_1,
+    Numbers,
+    dequantize,
+    numbers,
+    to_bfloat16,
+)
 
 __all__ = [
     "ReferenceMatrix",
     "ReferenceProgram",
     "attention",
-    "matmul",
+    "int8_matmul",
     "quantize_activations",
     "rms_norm",
     "rotate",
@@ -41,22 +53,35 @@ _ACTIVATIONS = {F32: "float32", F16: "bfloat16", BF16: "bfloat16"}
 
 
 def quantize_activations(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
-    """int8 codes [rows, k] and float32 scales amax / 127 [rows, k / 32], bit for bit as the kernels round."""
+    """int8 codes [rows, k] and float32 scales [rows, k / 32], bit for bit as the kernels round.
+
+    A scale is amax / 127 rounded to bfloat16, and zero where that is no normal number.
+    """
     blocks = x.reshape(x.shape[0], -1, BLOCK)
-    amax = np.abs(blocks).max(axis=2)
-    inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax != 0)
+    exact = (np.abs(blocks).max(axis=2) / np.float32(127)).astype(np.float32)
+    scales = np.where(exact < np.finfo(np.float32).tiny, np.float32(0), to_bfloat16(exact))
+    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
     codes = np.rint(blocks * inverse[:, :, None]).astype(np.int8)
-    return codes.reshape(x.shape), (amax / np.float32(127)).astype(np.float32)
+    return codes.reshape(x.shape), scales
 
 
-def matmul(w: Float32, x: Float32, *, activations: str) -> Float64:
-    """x [rows, k], rounded as `activations` says (`int8`, `bfloat16` or `float32`), times w [n, k] transposed."""
-    if activations != "int8":
-        rounded = to_bfloat16(x) if activations == "bfloat16" else x
-        return np.asarray(rounded.astype(np.float64) @ w.astype(np.float64).T)
+def int8_matmul(w: Numbers, x: Float32, *, bf16_sums: bool) -> Float64:
+    """x [rows, k], rounded to int8, times w [n, k] transposed.
+
+    `bf16_sums`: the sum of a block times its d, its m, and the sum of its activations are rounded to bfloat16 before
+    the scale of the activations meets them, as in builds with products of bfloat16.
+    """
     codes, scales = quantize_activations(x)
-    blocks = codes.reshape(x.shape[0], -1, BLOCK).astype(np.float64) * scales.astype(np.float64)[:, :, None]
-    return np.asarray(blocks.reshape(x.shape) @ w.astype(np.float64).T)
+    rounded = to_bfloat16 if bf16_sums else np.asarray
+    per_group = BLOCK // w.width
+    scale = np.repeat(scales, per_group, axis=1)  # [rows, groups]
+    a = codes.reshape(len(x), -1, w.width).astype(np.float64)
+    code = w.code.reshape(len(w.code), -1, w.width).astype(np.float64)
+    sums = np.einsum("rgi,ngi->rng", a, code) * w.d[:, :: w.width]
+    scaled_sums = rounded(scale * a.sum(axis=2).astype(np.float32))
+    products = np.einsum("rng,rg->rn", rounded(sums).astype(np.float64), scale.astype(np.float64))
+    middles = scaled_sums.astype(np.float64) @ rounded(w.m[:, :: w.width]).astype(np.float64).T
+    return np.asarray(products + middles)
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
@@ -69,13 +94,6 @@ def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
 def silu(x: Float64) -> Float64:
     """x * sigmoid(x)."""
     return np.asarray(x / (1 + np.exp(-x)))
-
-
-def to_bfloat16(x: npt.NDArray[np.floating]) -> Float32:
-    """The nearest bfloat16 (ties to even), as float32."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
-    return np.where(np.isnan(x), np.float32(np.nan), rounded)
 
 
 def rotate(x: Float64, cos: Float32, sin: Float32, style: str) -> Float64:
@@ -128,25 +146,44 @@ class ReferenceMatrix:
 
     w: Float32
     activations: str
+    parts: Sequence[Numbers] = ()
+    """The tensors, where int8 meets them."""
+    interleave: bool = False
+    bf16_sums: bool = False
 
     @classmethod
-    def of(cls, tensors: Sequence[Matrix], *, interleave: bool = False, activations: str = "int8") -> ReferenceMatrix:
-        """As `kernels.pack_matrix`."""
-        parts = [dequantize(t) for t in tensors]
+    def of(
+        cls, tensors: Sequence[Matrix], *, interleave: bool = False, activations: str = "int8", bf16_sums: bool = False
+    ) -> ReferenceMatrix:
+        """As `kernels.pack_matrix`. `bf16_sums`: see `int8_matmul`."""
+        values = [dequantize(t) for t in tensors]
         types = {t.ggml_type for t in tensors}
         [seen, *others] = {_ACTIVATIONS.get(t, "int8") for t in types}
         if others or activations == "float32" or (interleave and len(types) > 1):
             seen = "float32"
         if seen == "bfloat16":
-            parts = [to_bfloat16(p) for p in parts]
-        if not interleave:
-            return cls(np.concatenate(parts), seen)
-        k = tensors[0].k
-        tiles = np.stack([p.reshape(-1, 16, k) for p in parts], axis=1)
-        return cls(tiles.reshape(-1, k), seen)
+            values = [to_bfloat16(v) for v in values]
+        parts = [numbers(t) for t in tensors] if seen == "int8" else []
+        for i, part in enumerate(parts):
+            if tensors[i].ggml_type in (Q4_1, Q5_1):
+                values[i] = part.d * part.code + part.m
+        return cls(_rows_of(values, interleave), seen, parts, interleave, bf16_sums)
 
     def __call__(self, x: Float32) -> Float64:
-        return matmul(self.w, x, activations=self.activations)
+        """x [rows, k], rounded to what the matrix sees, times it: [rows, n]."""
+        if self.activations == "int8":
+            columns = [int8_matmul(part, x, bf16_sums=self.bf16_sums).T for part in self.parts]
+            return np.asarray(_rows_of(columns, self.interleave).T)
+        rounded = to_bfloat16(x) if self.activations == "bfloat16" else x
+        return np.asarray(rounded.astype(np.float64) @ self.w.astype(np.float64).T)
+
+
+def _rows_of(parts: Sequence[npt.NDArray[Any]], interleave: bool) -> npt.NDArray[Any]:
+    """Rows of all parts, one below the other or alternating by tiles of 16."""
+    if not interleave:
+        return np.concatenate(parts)
+    width = parts[0].shape[1]
+    return np.stack([p.reshape(-1, 16, width) for p in parts], axis=1).reshape(-1, width)
 
 
 @dataclass(slots=True)

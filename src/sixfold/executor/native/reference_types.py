@@ -5,6 +5,8 @@ Source of the block layouts: the GGUF specification, ggml's block types.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +25,11 @@ __all__ = [
     "Q6_K",
     "Q8_0",
     "TYPES",
+    "Numbers",
     "dequantize",
+    "numbers",
     "quantize_weights",
+    "to_bfloat16",
 ]
 
 Float32 = npt.NDArray[np.float32]
@@ -49,6 +54,19 @@ _BITS = {Q4_0: 4, Q4_1: 4, Q5_0: 5, Q5_1: 5, Q4_K: 4, Q5_K: 5}
 _BLOCK_BYTES = {Q4_0: 18, Q4_1: 20, Q5_0: 22, Q5_1: 24, Q8_0: 34, Q4_K: 144, Q5_K: 176, Q6_K: 210}
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Values as d * code + m [n_rows, k], as the integer kernels see them: codes are relative to the type's middle one.
+
+    `width` values in a row share d and m.
+    """
+
+    d: Float32
+    code: Float32
+    m: Float32
+    width: int
+
+
 def dequantize(tensor: Matrix) -> Float32:
     """[n_rows, k] of a tensor's bytes."""
     kind, shape = tensor.ggml_type, (tensor.n_rows, tensor.k)
@@ -60,20 +78,47 @@ def dequantize(tensor: Matrix) -> Float32:
         return (tensor.data.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
     if kind not in _BLOCK_BYTES:
         raise ValueError(f"tensor type {kind} has no kernel")
+    d, code, m, _ = _parts(tensor)
+    return np.asarray(d * code + m, np.float32).reshape(shape)
+
+
+def numbers(tensor: Matrix) -> Numbers:
+    """Of a tensor of integers. What Q4_1 and Q5_1 add to a code in the middle is bfloat16, as packed."""
+    shape, kind = (tensor.n_rows, tensor.k), tensor.ggml_type
+    d, code, m, middle = _parts(tensor)
+    m = m + np.float32(middle) * d
+    if kind in (Q4_1, Q5_1):
+        m = to_bfloat16(m)
+    d, code, m = (np.broadcast_to(x, code.shape).reshape(shape) for x in (d, code - np.float32(middle), m))
+    return Numbers(d, code, m, 16 if kind == Q6_K else 32)
+
+
+def to_bfloat16(x: npt.NDArray[np.floating]) -> Float32:
+    """The nearest bfloat16 (ties to even), as float32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded)
+
+
+def _parts(tensor: Matrix) -> tuple[Float32, Float32, Float32, int]:
+    """d, codes and m of d * code + m, [..., 1 or width], and the type's middle code unless codes are relative to it."""
+    kind = tensor.ggml_type
     blocks = tensor.data.reshape(-1, _BLOCK_BYTES[kind])
+    zero = np.zeros((1, 1), np.float32)
     if kind == Q8_0:  # d f16, 32 int8
-        return (_half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(shape)
+        return _half(blocks, 0), blocks[:, 2:].view(np.int8).astype(np.float32), zero, 0
     if kind == Q6_K:
-        return _q6_k(blocks).reshape(shape)
+        return *_q6_k(blocks), zero, 0
     if kind in (Q4_K, Q5_K):
-        return _k_values(blocks, kind).reshape(shape)
+        return *_k_values(blocks, kind), 1 << (_BITS[kind] - 1)
     # d f16, for Q4_1 and Q5_1 m f16, for Q5 4 bytes of fifth bits, 16 bytes: low nibbles are the first 16 values
-    minimum = kind in (Q4_1, Q5_1)
     codes = np.concatenate([blocks[:, -16:] & 15, blocks[:, -16:] >> 4], axis=1)
     if _BITS[kind] == 5:
         codes |= np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little") << 4
-    values = codes.astype(np.float32) - np.float32(0 if minimum else 1 << (_BITS[kind] - 1))
-    return (_half(blocks, 0) * values + (_half(blocks, 2) if minimum else np.float32(0))).reshape(shape)
+    middle = 1 << (_BITS[kind] - 1)
+    if kind in (Q4_1, Q5_1):
+        return _half(blocks, 0), codes.astype(np.float32), _half(blocks, 2), middle
+    return _half(blocks, 0), codes.astype(np.float32) - np.float32(middle), zero, 0
 
 
 def quantize_weights(ggml_type: int, w: Float32) -> Matrix:
@@ -109,7 +154,7 @@ def _k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _k_values(blocks: Bytes, kind: int) -> Float32:
+def _k_values(blocks: Bytes, kind: int) -> tuple[Float32, Float32, Float32]:
     """d f16, e f16, 12 bytes of scales, for Q5_K 32 bytes of fifth bits, 128 bytes of nibbles: 256 values."""
     scales, minima = (part.astype(np.float32) for part in _k_scales(blocks[:, 4:16]))
     nibbles = blocks[:, -128:].reshape(-1, 4, 1, 32)
@@ -117,17 +162,17 @@ def _k_values(blocks: Bytes, kind: int) -> Float32:
     if kind == Q5_K:
         codes |= (blocks[:, 16:48, None] >> np.arange(8, dtype=np.uint8) & 1).swapaxes(1, 2) << 4
     d, low = (_half(blocks, 0) * scales)[:, :, None], (_half(blocks, 2) * minima)[:, :, None]
-    return np.asarray(d * codes.astype(np.float32) - low, np.float32)
+    return d, codes.astype(np.float32), -low
 
 
-def _q6_k(blocks: Bytes) -> Float32:
+def _q6_k(blocks: Bytes) -> tuple[Float32, Float32]:
     """128 bytes of low nibbles, 64 bytes of high bits, 16 int8 scales, d f16: 256 values."""
     low = blocks[:, :128].reshape(-1, 2, 1, 64)
     codes = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
     high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     values = (codes | high << 4).astype(np.float32) - np.float32(32)
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return np.asarray((_half(blocks, 208) * scales)[:, :, None] * values.reshape(-1, 16, 16), np.float32)
+    return (_half(blocks, 208) * scales)[:, :, None], values.reshape(-1, 16, 16)
 
 
 def _to_small(blocks: Float32, kind: int) -> Bytes:

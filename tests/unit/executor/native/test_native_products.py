@@ -80,7 +80,7 @@ def test_types_may_differ_one_below_the_other(pool: ThreadPool) -> None:
     halves = [random_tensor(t, 32, 96) for t in (F16, BF16)]
     assert kernels.pack_matrix(pool, halves).kind == "bf16"
     x = rng.standard_normal((9, 96)).astype(np.float32)
-    want = ReferenceMatrix.of(tensors)(x)
+    want = ReferenceMatrix.of(tensors, bf16_sums=pool.bf16_sums)(x)
     assert np.abs(_native.matmul(pool, packed, x) - want).max() < 2e-5 * np.abs(want).max()
 
 
@@ -162,7 +162,7 @@ def test_products_match(pool: ThreadPool, name: str, blocks: int) -> None:
     tensors = [random_tensor(TYPES[name], 48, k), random_tensor(TYPES[name], 5, k)]
     x = rng.standard_normal((19, k)).astype(np.float32)
     got = _native.matmul(pool, kernels.pack_matrix(pool, tensors), x)
-    want = ReferenceMatrix.of(tensors)(x)
+    want = ReferenceMatrix.of(tensors, bf16_sums=pool.bf16_sums)(x)
     assert np.abs(got - want).max() < 2e-6 * np.abs(want).max() * k**0.5
 
 
@@ -185,7 +185,7 @@ def test_largest_codes_do_not_overflow(pool: ThreadPool) -> None:
     for name in ("q8_0", "q4_1"):
         tensor = quantize_weights(TYPES[name], w if name == "q8_0" else np.tile(np.float32([0, 15]), (16, 768)))
         got = _native.matmul(pool, kernels.pack_matrix(pool, [tensor]), x)
-        np.testing.assert_allclose(got, ReferenceMatrix.of([tensor])(x), rtol=1e-6)
+        np.testing.assert_allclose(got, ReferenceMatrix.of([tensor], bf16_sums=pool.bf16_sums)(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,10 @@ def test_the_largest_codes_of_a_type_fit_every_sum(pool: ThreadPool, name: str, 
     tensor = Matrix(tensor.ggml_type, blocks.ravel(), 16, 512)
     for sign in (1, -1):
         x = np.full((5, 512), sign, np.float32)
-        got, want = _native.matmul(pool, kernels.pack_matrix(pool, [tensor]), x), ReferenceMatrix.of([tensor])(x)
+        got, want = (
+            _native.matmul(pool, kernels.pack_matrix(pool, [tensor]), x),
+            ReferenceMatrix.of([tensor], bf16_sums=pool.bf16_sums)(x),
+        )
         np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
