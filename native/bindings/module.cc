@@ -125,12 +125,7 @@ nb::ndarray<nb::numpy, float> product(Pool& pool, const PackedMatrix& m, const A
 }
 
 float scale_of(float scale) { return scale; }
-float scale_of(uint16_t scale) {
-  const uint32_t bits = static_cast<uint32_t>(scale) << 16;
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
+float scale_of(uint16_t bf16) { return bf16_to_float(bf16); }
 
 // One row as the integer kernels see it: codes [k], scales [k / 32].
 template <class Number>

@@ -110,12 +110,7 @@ void check_halves(const KernelTable& kernels, ThreadPool& pool, Report& report) 
 }
 
 float number_of(float x) { return x; }
-float number_of(uint16_t bf16) {
-  const uint32_t bits = static_cast<uint32_t>(bf16) << 16;
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
+float number_of(uint16_t bf16) { return bf16_to_float(bf16); }
 
 // Codes and numbers of one packed group, bit for bit; a last block's neighbour is zero.
 template <int kRows, class Number>

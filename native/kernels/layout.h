@@ -60,9 +60,8 @@ enum ActKind : int32_t { kActInt8, kActBF16, kActFloat };
 //   Codes of 16 columns x two blocks of 32 k. A vector of 64 bytes has 16 lanes of 4 codes: lane 2c + b is column c of
 //   half the columns, block b. Operand g of 8 holds k = 4g..4g+3 of both blocks; its vectors for columns 0..7 and 8..15
 //   follow each other.
-//     4 bits  8 vectors [g][half]: operand g in the low nibbles, operand 4 + g in the high ones. GGUF keeps k and k +
-//     16
-//             in one byte, too: packing its 32-value types moves whole bytes
+//     4 bits  8 vectors [g][half]: operand g in the low nibbles, operand 4 + g in the high ones. GGUF keeps k and
+//             k + 16 in one byte, too: packing its 32-value types moves whole bytes
 //     5 bits  the same, then [half]: bit g of each byte is the fifth bit of operand g
 //     6 bits  the same as 4 bits, then [g / 4][half]: bits 2 (g % 4).. of each byte are operand g's high two
 //     8 bits  16 vectors [g][half], stored as q + 128 (unsigned)

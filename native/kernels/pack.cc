@@ -151,13 +151,6 @@ uint16_t to_bf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-float bf16_to_float(uint16_t x) {
-  const uint32_t bits = static_cast<uint32_t>(x) << 16;
-  float y;
-  std::memcpy(&y, &bits, 4);
-  return y;
-}
-
 constexpr uint8_t kNothing[256] = {};  // a block of zeros, for the rows of padding
 
 // Block `block` of a row of n_blocks; zeros where there is none.
@@ -331,6 +324,13 @@ float half_to_float(uint16_t half) {
   bits |= sign;
   std::memcpy(&x, &bits, 4);
   return x;
+}
+
+float bf16_to_float(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
 }
 
 size_t row_bytes(int ggml_type, int64_t k) {

@@ -63,5 +63,6 @@ Embedding make_embedding(const PackSource& source, bool finite = false);
 void dequantize(int ggml_type, const uint8_t* row, int64_t begin, int64_t end, float* out);
 
 float half_to_float(uint16_t half);
+float bf16_to_float(uint16_t x);
 
 }  // namespace sixfold
