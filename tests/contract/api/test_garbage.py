@@ -3,13 +3,13 @@ garbage collector comes."""
 
 from __future__ import annotations
 
-import gc
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.garbage import garbage_of
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sixfold.api.call import Call
@@ -24,16 +24,9 @@ OF_A_CALL = (Call, Generation, GenerateRequest, RequestResponseCycle, HttpToolsP
 
 
 @pytest.fixture
-def known() -> Iterator[list[Any]]:
-    """What other tests keep. From here on nothing is collected."""
-    gc.collect()
-    gc.disable()
-    yield things()
-    gc.enable()
-
-
-def things() -> list[Any]:
-    return [thing for thing in gc.get_objects() if isinstance(thing, OF_A_CALL)]
+def left() -> Iterator[Callable[[], list[Any]]]:
+    with garbage_of(*OF_A_CALL) as left:
+        yield left
 
 
 def refused(target: Target) -> None:
@@ -116,11 +109,13 @@ CALLS = (
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_a_call_that_is_over_leaves_nothing_to_the_collector(call: Any, serve: Any, known: list[Any]) -> None:
+def test_a_call_that_is_over_leaves_nothing_to_the_collector(
+    call: Any, serve: Any, left: Callable[[], list[Any]]
+) -> None:
     fake = FakeEngine()
     fake.step_s = 0.001
     target, _ = serve(fake)
     call(target)
     fake.requests.clear()
     fake.handles.clear()
-    eventually(lambda: {id(thing) for thing in things()} <= {id(thing) for thing in known})
+    eventually(lambda: not left())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.garbage import garbage_of
 
 import sixfold.engine.client as client_module
 from sixfold.config import Config
@@ -162,17 +162,14 @@ def test_a_refusal_is_the_exception_that_it_was_in_the_engine(tmp_path: Path) ->
 
 def test_a_refused_request_is_not_left_to_the_garbage_collector(tmp_path: Path) -> None:
     async def test(client: EngineClient, engine: Engine) -> None:
-        gc.collect()
-        gc.disable()
-        try:
+        with garbage_of(RequestHandle) as left:
             submitting = asyncio.ensure_future(client.submit(request()))
             await engine.hear()
+            assert left()
             engine.tell(Rejected(7, "Overloaded", "the queue is full"))
             with pytest.raises(Overloaded):
                 await submitting
-            assert not [thing for thing in gc.get_objects() if isinstance(thing, RequestHandle)]
-        finally:
-            gc.enable()
+            assert not left()
 
     run(tmp_path, test)
 

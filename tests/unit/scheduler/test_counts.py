@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
+from tests.garbage import garbage_of
 from tests.simulation import Simulation
 
 from sixfold.scheduler.sequence import Request, Sequence
@@ -22,15 +21,12 @@ def test_why_choices_wait() -> None:
 
 def test_nothing_that_has_ended_is_left_to_the_garbage_collector() -> None:
     sim = Simulation(max_num_seqs=2)
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_of(Sequence, Request) as left:
         sim.add(range(3), 20)
         sim.add(range(100, 103), 5, n=3)
+        assert len(left()) == 6
         sim.run()
-        assert not [thing for thing in gc.get_objects() if isinstance(thing, (Sequence, Request))]
-    finally:
-        gc.enable()
+        assert not left()
 
 
 def test_a_choice_waits_for_blocks() -> None:
