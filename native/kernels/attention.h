@@ -182,6 +182,7 @@ void attend_segment(const AttentionArgs* a, int n_tokens, int position, const in
   uint8_t* blocks[kSegmentKeys / kBlockTokens];
   for (int b = first_block; b < n_blocks; b++)
     blocks[b] = kv_block(a->kv, a->layer, table[begin / kBlockTokens + b], head);
+  for (int b = first_block; b < n_blocks; b++) touch_pages(blocks[b], 2 * half_bytes);
   for (int r = 0; r < rows; r += kRowsAtOnce) {
     const int some = rows - r < kRowsAtOnce ? rows - r : kRowsAtOnce;
     kScore[is_float][some - 1](blocks + first_block, n_blocks - first_block, s.q + r * q_bytes, d, a->scale,

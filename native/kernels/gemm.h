@@ -42,6 +42,7 @@ SF_INLINE void fetch_aside(Aside* aside, int blocks) {
       if (aside->block == aside->end) return;
       aside->at = aside->base + *aside->block++ * aside->block_bytes;
       aside->at_end = aside->at + aside->block_bytes;
+      if (aside->block != aside->end) touch_pages(aside->base + *aside->block * aside->block_bytes, aside->block_bytes);
     }
     for (int c = 0; c < kAsideStep; c += 64) prefetch(aside->at + c);
     aside->at += kAsideStep;

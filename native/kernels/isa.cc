@@ -40,6 +40,7 @@ namespace {
 #if !defined(SF_BF16_SUMS)
 #include "bf16_pairs.h"
 #endif
+#include "translation.h"
 #include "activations.h"
 #include "gemm.h"
 #include "attention.h"

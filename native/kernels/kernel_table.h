@@ -47,8 +47,9 @@ struct Aside {
   const uint8_t *at, *at_end;  // of the block before
 };
 
-// What a product asks for of an Aside per 32 inputs of a tile with a full group of rows.
-constexpr int kAsideStep = 256;
+// What a product asks for of an Aside per 32 inputs of a tile with a full group of rows: with more, the misses that are
+// outstanding at once hold it up; with less, too few blocks are there when attention comes.
+constexpr int kAsideStep = 128;
 
 constexpr int kMaxTileRows = 16;  // query rows (tokens x heads of a group) of one attention item
 
