@@ -6,10 +6,14 @@
 // are broadcast from memory: no sign fix-ups and no shuffles. Two blocks of 32 k are side by side in the lanes, so that
 // their scaled sums become pairs of bf16 by themselves where these have an instruction (docs/decisions/0022).
 
-// How far ahead of its use a streamed weight is fetched, in bytes. With few rows the hardware's own stream
-// prefetching keeps up and is only disturbed (measured on weights in memory: 1 row 10-20 % slower with it, 4 rows 3-17
-// %, 8 rows 5-10 % slower without).
-constexpr int kAheadBytes = 2560, kFetchRows = 7;
+// How far ahead of its use a streamed weight is fetched, in bytes, and from how many rows on. With AVX-512 and one row
+// the hardware's own stream prefetching keeps up and is only disturbed; with codes of 8 and 16 bits up to four.
+constexpr int kAheadBytes = 8192;
+#ifdef SF_AVX512
+constexpr int kFetchRows = 2, kFetchRowsWide = 5;
+#else
+constexpr int kFetchRows = 1, kFetchRowsWide = 1;
+#endif
 
 // What a product fetches while it multiplies.
 struct Fetch {
@@ -19,11 +23,13 @@ struct Fetch {
   Aside* aside;
 };
 
-template <int R>
+// kWide: codes of 8 or 16 bits. Ahead goes to the second-level cache: the first one has room for fewer misses at once
+// than the memory needs to keep busy.
+template <int R, bool kWide>
 SF_INLINE void fetch_ahead(Fetch* fetch, const uint8_t* p, int bytes) {
-  if (R < kFetchRows) return;
+  if (R < (kWide ? kFetchRowsWide : kFetchRows)) return;
   if (fetch->ahead) {
-    for (int c = 0; c < bytes; c += 64) prefetch(p + fetch->ahead + c);
+    for (int c = 0; c < bytes; c += 64) prefetch_l2(p + fetch->ahead + c);
     return;
   }
   const uint8_t* next = fetch->next;
@@ -175,7 +181,7 @@ SF_INLINE void tile_small(const MatrixView* w, int tile, const uint8_t* act, flo
   F acc[kTurns][R];
   SF_UNROLL for (int t = 0; t < kTurns; t++) SF_UNROLL for (int r = 0; r < R; r++) acc[t][r] = zero_f();
   for (int pair = 0; pair < pairs; pair++, p += kBytes) {
-    fetch_ahead<R>(fetch, p, kBytes);
+    fetch_ahead<R, kBits == 8>(fetch, p, kBytes);
     fetch_aside<R>(fetch->aside, 2);
     SF_UNROLL for (int t = 0; t < kTurns; t++) {
       const Act<kRows>* a = (const Act<kRows>*)act + pair;
@@ -211,10 +217,10 @@ SF_INLINE void tile_super(const MatrixView* w, int tile, const uint8_t* act, flo
     F d[2], e[2];
     SF_UNROLL for (int h = 0; h < 2; h++) d[h] = spread(all_d, h), e[h] = spread(all_e, h);
     const uint8_t* scales = p + 64;
-    fetch_ahead<R>(fetch, p, kSuperHeader);
+    fetch_ahead<R, false>(fetch, p, kSuperHeader);
     p += kSuperHeader;
     for (int part = 0; part < kPairs; part++, p += kCodes, scales += 64, pair++) {
-      fetch_ahead<R>(fetch, p, kCodes);
+      fetch_ahead<R, false>(fetch, p, kCodes);
       fetch_aside<R>(fetch->aside, 2);
       SF_UNROLL for (int t = 0; t < kTurns; t++) {
         const Act<kRows>* a = pair;
@@ -248,10 +254,10 @@ SF_INLINE void tile_q6_k(const MatrixView* w, int tile, const uint8_t* act, floa
     const F all_d = load_f16(p);
     const F d[2] = {spread(all_d, 0), spread(all_d, 1)};
     const uint8_t* scales = p + 64;
-    fetch_ahead<R>(fetch, p, kSuperHeader);
+    fetch_ahead<R, false>(fetch, p, kSuperHeader);
     p += kSuperHeader;
     for (int part = 0; part < kPairs; part++, p += kCodeBytes6, scales += 64, pair++) {
-      fetch_ahead<R>(fetch, p, kCodeBytes6);
+      fetch_ahead<R, false>(fetch, p, kCodeBytes6);
       fetch_aside<R>(fetch->aside, 2);
       SF_UNROLL for (int t = 0; t < kTurns; t++) {
         const Act<kRows>* a = pair;
@@ -296,7 +302,7 @@ SF_INLINE void tile_bf16(const MatrixView* w, int tile, const uint8_t* act, int 
   F acc[kSums][R];
   SF_UNROLL for (int s = 0; s < kSums; s++) SF_UNROLL for (int r = 0; r < R; r++) acc[s][r] = zero_f();
   for (int b = 0; b < w->k / kQuantBlock; b++, p += kBytes, a += 4 * kRows * kQuantBlock / 2) {
-    fetch_ahead<R>(fetch, p, kBytes);
+    fetch_ahead<R, true>(fetch, p, kBytes);
     fetch_aside<R>(fetch->aside, 1);
     SF_UNROLL for (int g = 0; g < kQuantBlock / 2; g++) {
       const I pairs = load_bytes(p + 64 * g);
@@ -381,16 +387,18 @@ void matmul(const MatrixView* w, const uint8_t* act, int row_begin, int n_rows, 
   const size_t group_bytes = act_group_bytes(kind, w->k);
   const uint8_t* first_group = act + (size_t)(row_begin / kRowGroup) * group_bytes;
   Aside none = {};
-  Fetch fetch = {kAheadBytes, nullptr, nullptr, 0, aside ? aside : &none};
-  // Several sweeps share the next tile among them, and the first one finds it there.
+  Fetch fetch = {0, nullptr, nullptr, 0, aside ? aside : &none};
+  // Several sweeps share the next tile among them, and the first one finds it there. One alone fetches ahead of itself;
+  // fewer rows behind it find what it left.
   const int sweeps = n_rows / SF_GEMM_ROWS, tile_size = tiles_of(w->kind, w->k) * tile_bytes(w->kind);
   if (sweeps > 1) {
     const int calls = tiles_of(w->kind, w->k) * (is_super(w->kind) ? 1 + kSuperBlock / kBlockPair : 1) * sweeps;
-    fetch.ahead = 0, fetch.step = (tile_size / 64 + calls - 1) / calls * 64;
+    fetch.step = (tile_size / 64 + calls - 1) / calls * 64;
   }
   for (int t = 0; t < n_tiles; t++) {
     fetch.next = w->tiles + (size_t)(tile_begin + t + 1) * tile_size, fetch.end = fetch.next + tile_size;
     for (int r = 0; r < n_rows; r += SF_GEMM_ROWS) {
+      fetch.ahead = sweeps > 1 || r ? 0 : kAheadBytes;
       const int rows = n_rows - r < SF_GEMM_ROWS ? n_rows - r : SF_GEMM_ROWS;
       const TileFunction form = is_single(r, n_rows) ? kSingleFunctions[w->kind] : kTileFunctions[w->kind][rows - 1];
       form(w, tile_begin + t, first_group + (size_t)(r / kRowGroup) * group_bytes, r % kRowGroup,

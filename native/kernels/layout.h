@@ -176,6 +176,6 @@ static inline uint8_t* kv_block(const KvView& kv, int layer, int block, int head
 static inline size_t kv_block_bytes(const KvView& kv) { return kv.n_kv_heads * 2 * kv_half_bytes(kv); }
 
 // Bytes after the end of weight memory that may be prefetched (never read).
-constexpr size_t kPrefetchSlack = 4096;
+constexpr size_t kPrefetchSlack = 12288;
 
 }  // namespace sixfold

@@ -197,6 +197,7 @@ SF_INLINE __m256 rotate_half(__m256 x, __m256 t) {
 }
 SF_INLINE F rotate_pairs(F x, F t) { return {rotate_half(x.lo, t.lo), rotate_half(x.hi, t.hi)}; }
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+SF_INLINE void prefetch_l2(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
 // As in simd_avx512.h, row by row.
 SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {

@@ -206,3 +206,4 @@ SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out)
   put_negative(out->first_offset, block, _mm256_slli_epi32(first_sums, 5));
 }
 SF_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+SF_INLINE void prefetch_l2(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }

@@ -215,6 +215,7 @@ SF_INLINE void store_int8(int8_t* p, I x) {
   for (int i = 0; i < 16; i++) p[i] = (int8_t)x[i];
 }
 SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+SF_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 // As in simd_avx512.h, row by row.
 SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
   const I magnitude = set1_i(0x7fffffff);

@@ -192,6 +192,7 @@ SF_INLINE F rotate_pairs(F x, F t) {
   return x;
 }
 SF_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+SF_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // As in simd_avx512.h, row by row.
 SF_INLINE void quantize_rows(const F* lo, const F* hi, int block, ActBlock* out) {
