@@ -381,6 +381,13 @@ NB_MODULE(_native, m) {
             kv.copy_blocks(pairs.data(), static_cast<int>(pairs.shape(0)));
           },
           nb::arg("pairs").noconvert())
+      .def(
+          "give_memory",
+          [](KVCache& kv, int n_used) {
+            const nb::gil_scoped_release release;
+            return kv.give_memory(n_used);
+          },
+          nb::arg("n_used"))
       .def("read_block", &read_block)
       .def("fill_block", [](KVCache& kv, int block, int byte) { kv.fill_block(block, static_cast<uint8_t>(byte)); });
 
@@ -464,6 +471,7 @@ NB_MODULE(_native, m) {
            nb::arg("logits").noconvert().none() = nb::none(), nb::arg("hidden_tokens").noconvert().none() = nb::none(),
            nb::arg("hidden").noconvert().none() = nb::none())
       .def("count_times", &count_times, nb::arg("times").noconvert().none(), nb::keep_alive<1, 2>())
+      .def_prop_ro("blocks_used", &Program::blocks_used)
       .def("residual", &residual, nb::arg("n"));
 
   rows_bindings::bind_rows(m);

@@ -1,5 +1,8 @@
 #include "kv_cache.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -45,6 +48,29 @@ void KVCache::copy_blocks(const int32_t* pairs, int n) {
     for (int layer = 0; layer < view_.n_layers; layer++)
       if (pairs[2 * i] != pairs[2 * i + 1])
         std::memcpy(kv_block(view_, layer, pairs[2 * i + 1], 0), kv_block(view_, layer, pairs[2 * i], 0), bytes);
+}
+
+bool KVCache::give_memory(int n_used) {
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14; where there is none, memory comes with its use
+  const size_t block = kv_block_bytes(view_), all_layers = block * view_.n_layers;
+  const auto blocks_of = [&](size_t bytes) { return static_cast<int64_t>(std::max<size_t>(1, bytes / all_layers)); };
+  const int64_t wanted = std::min<int64_t>(view_.n_blocks, std::max(0, n_used) + blocks_of(kAheadBytes));
+  if (n_given_ >= wanted) return false;
+  const int end = static_cast<int>(std::min(wanted, n_given_ + blocks_of(kAtOnceBytes)));
+  for (int layer = 0; layer < view_.n_layers; layer++) {
+    const auto from = reinterpret_cast<uintptr_t>(kv_block(view_, layer, n_given_, 0)) & ~uintptr_t{4095};
+    const auto to = reinterpret_cast<uintptr_t>(kv_block(view_, layer, end - 1, 0)) + block;
+    if (madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE) != 0) {
+      n_given_ = view_.n_blocks;  // an older kernel, or no memory now: it is not asked again
+      return false;
+    }
+  }
+  n_given_ = end;
+  return n_given_ < wanted;
+#else
+  static_cast<void>(n_used);
+  return false;
+#endif
 }
 
 void KVCache::read_block(int layer, int block, int head, float* keys, float* values) const {

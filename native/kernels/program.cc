@@ -112,6 +112,7 @@ void Program::prepare(const Step& step) {
   for (int t = 0; t < step.n_tokens; t++) {
     const int32_t* table = step.block_tables + step.slot_of_row[step.row_of_token[t]] * step.table_stride;
     write_blocks_[t] = table[step.positions[t] / kBlockTokens];
+    blocks_used_ = std::max(blocks_used_, write_blocks_[t] + 1);
   }
   int written = 0;
   for (int i = 0; i < step.n_logits; i++) logit_row_[i] = step.greedy[i] ? -1 : written++;

@@ -121,6 +121,7 @@ class Program {
   int vocab() const { return vocab_; }
   const float* residual() const { return residual_; }  // [max_tokens][hidden], of the last run: for tests
   size_t scratch_bytes() const { return arena_.bytes(); }
+  int blocks_used() const { return blocks_used_; }  // one more than the highest block of the cache written so far
 
  private:
   friend struct Chunks;
@@ -239,6 +240,7 @@ class Program {
   // Of the step that runs.
   Step step_{};
   uint64_t step_number_ = 0;
+  int blocks_used_ = 0;
   std::vector<Tile> tiles_;
   int splits_ = 1;         // chunks of an attention item
   int items_at_once_ = 1;  // attention items of a chunk, if they are not split

@@ -69,8 +69,8 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
         channels["worker-control"].send(codecs.CONTROL, codecs.encode(worker.facts), block=True)
         counts[Count.WORKER_SERVES] = epoch
         steps = channels["worker-steps"]
-        is_prepared = False
         while True:
+            patience_s: float | None = IDLE_S
             waits_ns, site = now(), WORKER_STEP
             meter.enter(site, waits_ns)
             try:
@@ -79,8 +79,8 @@ def serve_engine(worker: Worker, listener: socket.socket, run: RunFiles, progres
                         if not steps.wait(PAUSE_S):
                             meter.move(WORKER_STEP, WORKER_IDLE, waits_ns)
                             site = WORKER_IDLE
-                    elif not steps.wait(None if is_prepared else IDLE_S):
-                        is_prepared = not prepare(worker)
+                    elif not steps.wait(patience_s):
+                        patience_s = PAUSE_S if prepare(worker) else None
             finally:
                 received_ns = now()
                 meter.leave(site, waits_ns, received_ns, worker.next_step)

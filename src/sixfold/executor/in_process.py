@@ -34,5 +34,9 @@ class InProcessExecutor:
     def collect(self) -> StepResult:
         return self._results.popleft()
 
+    def prepare(self) -> bool:
+        """As `Worker.prepare`."""
+        return self._worker.prepare()
+
     def close(self) -> None:
         self._worker.close()

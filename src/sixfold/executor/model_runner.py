@@ -148,7 +148,7 @@ class NativeBackend:
         return drawn
 
     def prepare(self) -> bool:
-        return self._sampler.prepare()
+        return self._kv.give_memory(self._program.blocks_used) or self._sampler.prepare()
 
     def logits(self, token_ids: list[int], *, last: int = 0) -> npt.NDArray[np.float32]:
         """Raw logits [tokens, vocabulary] of one sequence, in steps of the budget: for reference checks, not for

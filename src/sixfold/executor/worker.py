@@ -148,7 +148,7 @@ class Worker:
 
     def prepare(self) -> bool:
         """Do a part of what some later step needs and no step so far did, while there is nothing else to do: up to a
-        second's worth. Returns whether more is left."""
+        second's worth. Returns whether more is left; later steps may make it more again."""
         return self._backend.prepare()
 
     def close(self) -> None:

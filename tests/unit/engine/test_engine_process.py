@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import sixfold.engine.worker_process as worker_process
 import sixfold.transport.sockets as sockets
 from sixfold.config import Config
 from sixfold.engine.engine_process import ApiPeer, EngineServer
@@ -32,6 +34,7 @@ from sixfold.messages import (
     Hello,
     Rejected,
     Sampling,
+    StepPlan,
     TokenDelta,
     Watch,
     Welcome,
@@ -153,6 +156,35 @@ def test_who_greets_the_worker_with_silence_is_in_no_engines_way(tmp_path: Path)
             executor.close()
         threads[0].join(10)
     assert came and came[0].facts == worker.facts
+
+
+def test_a_worker_without_work_prepares_until_nothing_is_left_and_again_after_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "IDLE_S", 0.01)
+    monkeypatch.setattr(worker_process, "PAUSE_S", 0.01)
+    run = write_run_files(str(tmp_path), resolve(Config.from_flat({"model": "scripted"})), epoch=1)
+    prepared: queue.Queue[bool] = queue.Queue()
+    left = iter([True, True, False, True, False])
+
+    def prepare() -> bool:
+        more = next(left)
+        prepared.put(more)
+        return more
+
+    with listen(run.worker_path) as listener:
+        worker = build_worker(run.config)
+        monkeypatch.setattr(worker, "prepare", prepare)
+        thread = threading.Thread(target=serve_engine, args=(worker, listener, run))
+        thread.start()
+        executor = RemoteExecutor(run.worker_path, epoch=1, config_digest=run.digest)
+        assert [prepared.get(timeout=10) for _ in range(3)] == [True, True, False]
+        executor.submit(StepPlan(engine_epoch=1, step_id=0))
+        executor.collect()
+        assert [prepared.get(timeout=10) for _ in range(2)] == [True, False]
+        executor.close()
+        thread.join(10)
+    assert not thread.is_alive() and prepared.empty()
 
 
 def test_a_worker_without_work_waits_at_a_site_of_kind_idle(tmp_path: Path) -> None:
