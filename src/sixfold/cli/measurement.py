@@ -56,18 +56,10 @@ class DecodeRun:
     """[batch][output tokens]"""
 
 
-def prepare(core: EngineCore) -> None:
-    """What a server's worker does when it has nothing else to do. The core is one in this process."""
-    executor = core.executor
-    assert isinstance(executor, InProcessExecutor)
-    while executor.prepare():
-        pass
-
-
 def measure_prefill(core: EngineCore, prompts: Prompts, n_tokens: int, repeat: int) -> float:
     """Tokens per second of the median of `repeat` prompts, each different so that none is in the prefix cache."""
     times = []
-    prepare(core)
+    _prepare(core)
     for index in range(repeat):
         request = _request(prompts.make(f"prefill {n_tokens}", index, n_tokens), max_tokens=1)
         started = time.perf_counter()
@@ -84,7 +76,7 @@ def measure_decode(
     Raises:
         ConfigError: the pool or the slots cannot hold so many at once.
     """
-    prepare(core)
+    _prepare(core)
     texts = [prompts.make("decode", index, prompt_tokens) for index in range(batch)]
     _run(core, [_request(text, max_tokens=1) for text in texts])
     run = _run(core, [_request(text, max_tokens=output_tokens) for text in texts])
@@ -100,6 +92,14 @@ def measure_decode(
 def tokens_sha256(token_ids: Sequence[int]) -> str:
     """SHA-256 of the ids as JSON without spaces (`[1,2,3]`)."""
     return hashlib.sha256(msgspec.json.encode(list(token_ids))).hexdigest()
+
+
+def _prepare(core: EngineCore) -> None:
+    """What a server's worker does when it has nothing else to do. The core is one in this process."""
+    executor = core.executor
+    assert isinstance(executor, InProcessExecutor)
+    while executor.prepare():
+        pass
 
 
 @dataclass(frozen=True)
